@@ -104,6 +104,7 @@ class DataKeywords(ModelKeywords, total=False):
     path_column: str
     label_column: Sequence[str]
     label_separator: str
+    split_column: str
     images: str
     group_column: str
     allow_outside: bool

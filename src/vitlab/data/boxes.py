@@ -28,12 +28,13 @@ from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.holdout import in_splits, refuse_groups, without
 from vitlab.data.labels import Classes, Indices, PlacedLabels
+from vitlab.data.rules import SPLIT_OF
 from vitlab.data.settings import Columns, Data
+from vitlab.data.sources.cell_table import check_known_columns
 from vitlab.data.sources.folders import LabeledFiles, json_files
-from vitlab.data.sources.lists import check_known_columns
 from vitlab.data.sources.memory import Arrays, digits, split_digits, told
 from vitlab.data.sources.paths import Inside, Names, read_text, some
-from vitlab.data.sources.request import SPLIT_OF, Found, Part, Request, Splits, blank, split_of
+from vitlab.data.sources.request import Found, Part, Request, Splits, blank, split_of
 from vitlab.data.sources.source import Relabeled, Source, numbered
 from vitlab.errors import DataError
 

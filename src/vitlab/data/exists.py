@@ -53,7 +53,7 @@ def check_data(data: str) -> None:
         hint = f"; did you mean {near}?" if near else ""
         raise DataError(f"no such file or folder: {data}{hint}")
     if data.endswith(".parquet"):
-        check_installed("datasets", data)
+        check_installed("pyarrow", data)
     elif not named:
         check_installed("datasets", f"{data}, not a file or folder but perhaps a name on the Hub,")
 

@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import Integers
+from vitlab.data.rules import SPLIT_WORDS
 from vitlab.data.settings import Columns, Data, part_of
 from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.remote import keep, read_kept
-from vitlab.data.sources.request import ALL, NAMES, Splits
+from vitlab.data.sources.request import ALL, Splits
 from vitlab.data.sources.source import (
     Joined,
     Noted,
@@ -194,7 +195,7 @@ def in_splits(parts: Mapping[str, Source], fraction: float, notes: list[str]) ->
         fraction: of each class, held out for testing where there is no other part
         notes: remarks for the user
     """
-    train, *rest = (parts[name] for name in (ALL, *NAMES) if name in parts)
+    train, *rest = (parts[name] for name in (ALL, *SPLIT_WORDS) if name in parts)
     if not rest:
         return hold_out(train, fraction, notes)
     return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None, notes=notes)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.decode.pixels import Box
+from vitlab.data.rules import spell_name
 from vitlab.errors import DataError
 from vitlab.models.model import Model
 
@@ -278,6 +279,7 @@ def index_labels(
     sets = [[label] if isinstance(label, str) else list(label) for label in raw]
     found = dict.fromkeys(label for own in sets for label in own)
     if names is not None:
+        names = _spell_all(names)
         spelled = {label: _name(label, names, title) for label in found}
         sets = [[spelled[label] for label in own] for own in sets]
         found = dict.fromkeys(spelled.values())
@@ -312,7 +314,8 @@ def check_classes(found: Iterable[str], known: Sequence[str], title: str) -> Non
         UnknownClassError: the first unknown class, by name.
         DataError: a class whose name several outputs have.
     """
-    if unknown := sorted(set(found) - set(known)):
+    spelled = {*map(spell_name, known)}
+    if unknown := sorted(name for name in set(found) if spell_name(name) not in spelled):
         raise UnknownClassError(
             f"{title} contains class {unknown[0]!r}, which is not in the training data"
         )
@@ -323,6 +326,12 @@ def check_classes(found: Iterable[str], known: Sequence[str], title: str) -> Non
                 f"{title} contains class {doubtful[0]!r}, the name of several of the model's "
                 "outputs: rename them with --labels"
             )
+
+
+def _spell_all(names: Sequence[str]) -> Sequence[str]:
+    """Return the names of classes as labels are compared, unless two would be one."""
+    spelled = [*map(spell_name, names)]
+    return spelled if len({*spelled}) == len(spelled) else names
 
 
 def _name(label: str, names: Sequence[str], title: str) -> str:
@@ -336,4 +345,5 @@ def _name(label: str, names: Sequence[str], title: str) -> str:
 
 def by_value(label: str) -> tuple[int, int, str]:
     """Sort whole numbers first, by value; then words."""
-    return (0, int(label), label) if label.isdecimal() else (1, 0, label)
+    is_whole = label.removeprefix("-").isdecimal()
+    return (0, int(label), label) if is_whole else (1, 0, label)

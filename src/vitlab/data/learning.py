@@ -9,8 +9,9 @@ from vitlab.data.holdout import chosen, identified, in_splits, origin, without
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import PixelCache, cached
 from vitlab.data.open import Opened, open_images, stripped
+from vitlab.data.rules import SPLIT_WORDS
 from vitlab.data.settings import Columns, Data
-from vitlab.data.sources.request import NAMES, Given, Splits
+from vitlab.data.sources.request import Given, Splits
 from vitlab.data.sources.source import Joined, Source, Subset, present
 from vitlab.errors import DataError
 
@@ -47,6 +48,7 @@ def open_to_learn(
     if short:
         raise DataError(
             f"{opened.title} has too few images to hold some out (copies stay together)"
+            + "".join(f"; {note}" for note in opened.notes if note.startswith("left out"))
         )
     return splits
 
@@ -54,8 +56,9 @@ def open_to_learn(
 def _check_classes(splits: Splits, title: str) -> None:
     """Refuse fewer classes than two, and those of other splits that training does not have."""
     if len(splits.classes) < 2:
+        left_out = "".join(f"; {note}" for note in splits.notes if note.startswith("left out"))
         raise DataError(
-            f"{title} has only one class ({splits.classes[0]!r}); at least 2 are needed"
+            f"{title} has only one class ({splits.classes[0]!r}); at least 2 are needed{left_out}"
         )
     if splits.whole is None:
         learned = present(splits.train)
@@ -102,7 +105,7 @@ def _of_splits(opened: Opened, share: float) -> Splits:
     if opened.loose is not None:
         parts["train"] = Joined((parts["train"], opened.loose))
     notes = [*opened.notes]
-    if others := [name for name in parts if name not in NAMES]:
+    if others := [name for name in parts if name not in SPLIT_WORDS]:
         notes.append(f"ignored what is not a split of {opened.title}: {', '.join(others)}")
     if len(parts) == 1 + len(others):
         return _tenth(parts["train"], notes, share)

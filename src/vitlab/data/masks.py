@@ -30,21 +30,14 @@ from vitlab.data.labels import Classes, PixelLabels
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
+from vitlab.data.rules import SPLIT_OF, find_split_column, usual_columns
 from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, json_files, names_below, visible
-from vitlab.data.sources.lists import (
-    SUFFIXES,
-    check_files,
-    find_paths,
-    named,
-    paths_of,
-    read_rows,
-    row_splits,
-)
+from vitlab.data.sources.lists import SUFFIXES, find_images, read_list, read_paths
 from vitlab.data.sources.memory import pieces
 from vitlab.data.sources.paths import read_image, read_text, some
 from vitlab.data.sources.pictures import Pictures
-from vitlab.data.sources.request import ALL, SPLIT_OF, Splits, blank, title_of
+from vitlab.data.sources.request import ALL, Splits, blank, title_of
 from vitlab.data.sources.source import Source, Subset, Wrapped
 from vitlab.errors import DataError, ImageError
 from vitlab.progress import named_if_slow
@@ -398,19 +391,22 @@ def _by_lists(folder: Path, pairs: Pairs) -> Pairs:
 
 def _listed(file: Path, known: Columns) -> tuple[Pairs, list[str]]:
     """Return images and masks of a list by split, and remarks."""
-    names, lines = read_rows(file, known)
-    column, places = find_paths(names, lines, file, known)
-    if not (found := named([each for each in names if each != column], ("mask", "mask_path"))):
+    table = read_list(file, known)
+    column, places = find_images(table, file, known)
+    others = [name for name in table.columns if name != column]
+    columns = usual_columns(others, ("mask", "mask_path"))
+    if not columns:
         raise DataError(f"{file} has no column mask beside {column}: it names the mask of an image")
-    images = paths_of(lines, column, places, file)
-    masks = paths_of(lines, found[0], replace(places, ending=""), file)
-    check_files([*images, *masks], places, file, known)
-    splits, notes = row_splits(lines, names, column, file)
+    images, notes = read_paths(table, column, places, file, known)
+    masks, more = read_paths(table, columns[0], replace(places, ending=""), file, known)
+    facts = replace(table.facts(""), column=known.split_column)
+    splits = find_split_column(table.columns, table.cells, facts, (column, columns[0]))
     pairs = Pairs()
-    for split, *own in zip(splits, images, masks, strict=True):
-        image, mask = (str(places.root / each) for each in own)
-        pairs.setdefault(split, []).append((image, mask))
-    return pairs, notes
+    for row, (image, mask) in enumerate(zip(images, masks, strict=True)):
+        pair = str(places.root / image), str(places.root / mask)
+        split = splits.splits[row] if splits.splits else "train"
+        pairs.setdefault(split, []).append(pair)
+    return pairs, [*notes, *more, *splits.notes]
 
 
 def _parts(pairs: Pairs) -> dict[str, MaskedImages]:

@@ -16,16 +16,17 @@ from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
 from vitlab.data.holdout import groups_known, in_splits
 from vitlab.data.labels import UnlabeledError
+from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS
 from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import named_files, open_files, open_folder
 from vitlab.data.sources.lists import open_list
 from vitlab.data.sources.memory import open_digits, open_memory
+from vitlab.data.sources.parquet import open_parquet
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import (
     ALL,
-    NAMES,
-    SPLIT_OF,
+    NO_LABELS,
     Found,
     Given,
     Part,
@@ -36,7 +37,7 @@ from vitlab.data.sources.request import (
     title_of,
 )
 from vitlab.data.sources.source import Joined, Relabeled, Source, reindexed
-from vitlab.data.sources.tables import open_hub, open_tables
+from vitlab.data.sources.tables import open_hub, open_saved
 from vitlab.data.sources.tar_shards import open_shards
 from vitlab.data.vtab import open_vtab
 from vitlab.errors import DataError
@@ -47,7 +48,8 @@ OPENERS: tuple[Callable[[Request], Found | None], ...] = (
     open_scenes,
     open_vtab,
     open_list,
-    open_tables,
+    open_saved,
+    open_parquet,
     open_shards,
     open_folder,
     open_files,
@@ -225,11 +227,10 @@ def _labeled(request: Request, found: Found) -> Opened:
     if not labeled and request.labels == "required":
         raise UnlabeledError(bare[0].lacks)
     loose: Source | None = None
-    if labeled and bare:
+    if labeled and bare and request.labels == "required":
+        notes += _left_out_lines(labeled, bare)
+    elif labeled and bare:
         loose = _in_a_row([part.source for part in bare])
-        if request.labels == "required":
-            notes.append(f"left out {len(loose):,} images without a label: {bare[0].lacks}")
-            loose = None
     parts = _by_split(labeled or bare, request, notes)
     if request.columns.group_column and not any(map(groups_known, parts.values())):
         raise DataError(
@@ -247,20 +248,36 @@ def _labeled(request: Request, found: Found) -> Opened:
     return Opened(request.data, parts, loose, lacks, notes)
 
 
+def _left_out_lines(labeled: Sequence[Part], bare: Sequence[Part]) -> list[str]:
+    """Return a line about the images without a label of each split, with the reason."""
+    lines = list[str]()
+    known = {part.split for part in labeled}
+    for part in bare:
+        split = f" of the {part.split} split" if part.split else ""
+        whole = ", which has none with a label" if split and part.split not in known else ""
+        lines.append(
+            f"left out {len(part.source):,} images without a label{split}{whole}: "
+            f"{part.lacks.removeprefix(NO_LABELS)}"
+        )
+    return lines
+
+
 def _by_split(found: Sequence[Part], request: Request, notes: list[str]) -> dict[str, Source]:
     """Return parts by the name of their split; one split alone, whatever its name, is all."""
     sources: dict[str, list[Source]] = {}
     for part in found:
         split = SPLIT_OF.get(part.split.lower(), part.split)
         sources.setdefault(split, []).append(part.source)
-    others = [name for name in sources if name not in NAMES]
+    others = [name for name in sources if name not in SPLIT_WORDS]
     if others and "train" in sources and request.labels == "required":
         notes.append(f"ignored what is not a split of {request.data}: {', '.join(others)}")
-        sources = {name: own for name, own in sources.items() if name in NAMES}
+        sources = {name: own for name, own in sources.items() if name in SPLIT_WORDS}
     if "train" not in sources or len(sources) == 1:
         every = [source for own in sources.values() for source in own]
         return {ALL: _joined(every, request)}
-    return {name: _joined(sources[name], request) for name in (*NAMES, *others) if name in sources}
+    return {
+        name: _joined(sources[name], request) for name in (*SPLIT_WORDS, *others) if name in sources
+    }
 
 
 def _joined(sources: Sequence[Source], request: Request) -> Source:

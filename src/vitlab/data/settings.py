@@ -31,6 +31,9 @@ class Columns(Options):
         (), "column of the labels; several columns of 0 and 1 are a class each"
     )
     label_separator: str = option("", "separator of several labels in one cell, such as '|'")
+    split_column: str = option(
+        "", "column of the splits, train, val and test ('none': hold images out instead)"
+    )
     images: str = option(
         "", "folder of the images that a list, or a Parquet file, names (default: that of the list)"
     )

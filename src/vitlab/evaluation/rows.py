@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vitlab.data.sources.lists import SEPARATOR
+from vitlab.data.rules import join_labels
 from vitlab.data.sources.source import Source
 from vitlab.evaluation.answers import Floats
 from vitlab.evaluation.infer import Inferred
@@ -147,7 +147,7 @@ def _cell(value: Any) -> Any:
     """Seven digits of a number; names with the separator of lists of images between them."""
     if isinstance(value, float):
         return f"{value:.7g}"
-    return SEPARATOR.join(value) if isinstance(value, list) else value
+    return join_labels(value) if isinstance(value, list) else value
 
 
 @contextmanager

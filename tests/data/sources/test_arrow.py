@@ -74,12 +74,15 @@ def test_columns_of_tables(tmp_path: Path) -> None:
     chosen = open_to_learn(str(file), columns=Columns(path_column="scan", label_column=("side",)))
     assert chosen.classes == ("l", "r")
     assert not any("--label-column" in note for note in chosen.notes)
-    for column, said in ((("sied",), "did you mean side"), (("side", "label"), "one --label-col")):
+    for column, said in (
+        (("sied",), "did you mean side"),
+        (("side", "label"), "must hold 0 and 1 only"),
+    ):
         with pytest.raises(DataError, match=said):
             open_to_learn(str(file), columns=Columns(label_column=column))
     for table, said in (
         (columns | {"mask": columns["scan"]}, "2 columns of bytes"),
-        ({"image": cells}, "has no label column; its columns are image"),
+        ({"image": cells}, "has no column of labels beside its images"),
         ({"label": words}, "has no image column; its columns are label"),
     ):
         pq.write_table(pa.table(table), file)

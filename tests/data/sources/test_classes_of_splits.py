@@ -125,12 +125,14 @@ def test_training_says_which_classes_it_cannot_test(tmp_path: Path, capsys) -> N
     assert not (tmp_path / "other").exists()
 
 
-def test_a_row_without_a_label_is_named(tmp_path: Path) -> None:
-    cells = [{"bytes": png(number), "path": None} for number in range(4)]
-    for labels in (["ant", "bee", None, None], [0, 1, None, None], [0.0, 1.0, math.nan, None]):
-        pq.write_table(pa.table({"image": cells, "label": labels}), file := tmp_path / "a.parquet")
-        with pytest.raises(DataError) as caught:
-            open_to_learn(str(file))
-        assert str(caught.value) == (
-            f"{file} train: row 2 has no label (2 of 4 rows): remove such rows, or label them"
+def test_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
+    cells = [{"bytes": png(number), "path": None} for number in range(12)]
+    for labels in (["ant", "bee", None], [0, 1, None], [0.0, 1.0, math.nan]):
+        own = pa.table({"image": cells, "label": labels * 4})
+        pq.write_table(own, file := tmp_path / "a.parquet")
+        splits = open_to_learn(str(file))
+        assert len(splits.whole) == 8
+        assert splits.notes[0] == (
+            f"left out 4 images without a label: column label of {file} train is empty (row 2, "
+            "row 5, row 8, …)"
         )

@@ -53,7 +53,7 @@ def test_several_labels_an_image(here: Path) -> None:
         {"path": "a/001.png", "labels": []},
         {"path": "b/000.png", "labels": ["cat"]},
         {"path": "b/001.png", "label": "dog"},
-        {"path": "b/002.png", "labels": "dog|night", "split": "test"},
+        {"path": "b/002.png", "labels": ["dog", "night"], "split": "test"},
     ]
     splits = open_to_learn(jsonl(here, *rows))
     assert splits.classes == ("cat", "dog", "night")
@@ -103,10 +103,10 @@ BAD_CSV = [
     (["x,y,z", "u,v,w"], "no column of paths among x, y, z: name it with --path-column"),
     (["path,x,y", "a/000.png,a,b"], "does not say which of x, y is the label"),
     (["path,path", "a/000.png,a"], "two columns of the same name"),
-    (["path", "a/000.png"], "no column of labels beside its paths"),
+    (["path", "a/000.png"], "no column of labels beside its images"),
     (["path,label", "a/000.png"], "line 2: the number of fields differs"),
     (["path,label", "a/000.png,x,y"], "line 2: the number of fields differs"),
-    (["path,label", "a/000.png,"], "line 2 has an empty label"),
+    (["path,label", "a/000.png,"], "has no labels: column label is empty"),
     (["path,label", ",x"], "line 2 has no path"),
     (["path,label", '"a/000.png,x'], "cannot read"),
     (["path,label,split", "a/000.png,x,later"], "unknown split 'later'; choose tr"),
@@ -120,7 +120,7 @@ BAD_JSON = [
     ('{"path": 1, "label": 2}', "1 of the 1 files"),
     ('{"path": "", "label": 2}', "line 1 has no path"),
     ('{"path": "a/000.png"}', "no column of labels"),
-    ('{"path": "a/000.png", "label": null}', "line 1 has no label"),
+    ('{"path": "a/000.png", "label": null}', "has no labels: column label is empty"),
     ('{"path": "a/000.png", "label": 1.5}', "neither text nor a whole number"),
     ('{"path": "a/000.png", "labels": ["x", null]}', "neither text nor a whole number"),
     ("[" * 100_000, "line 1 is not a JSON object"),

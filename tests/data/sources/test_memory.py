@@ -229,7 +229,7 @@ REFUSED = [
     ({"train": [], "holdout": []}, "unknown key 'holdout' of the dictionary of splits"),
     ({"val": [1], "test": [1]}, "has validation and test, but no train: give one"),
     ([(PIXELS[0], 0.5), (PIXELS[0], 1)], "image 0 has no label, or one that is neither"),
-    ([(PIXELS[0], None)], "image 0 has no label"),
+    ([(PIXELS[0], None)], "the given data has no labels"),
     ([(PIXELS[0], np.array([0, 1]))], "image 0 has an array for a label: give its class"),
     ([(PIXELS[0], 0), (PIXELS[0], 0)], "has only one class ('0')"),
     ((PIXELS / 255, [0, 1, 0, 1]), "of type float64: give (n, rows, columns, channels)"),

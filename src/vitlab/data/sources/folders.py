@@ -16,9 +16,10 @@ from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.exists import PATTERN, STDIN
 from vitlab.data.labels import Labels, SingleLabels
+from vitlab.data.rules import SPLIT_WORDS, is_system_name, merge_names
 from vitlab.data.sources.paths import Names, read_image, some
 from vitlab.data.sources.remote import braces, expand, is_url
-from vitlab.data.sources.request import NAMES, Found, Part, Request, blank
+from vitlab.data.sources.request import Found, Part, Request, blank
 from vitlab.errors import DataError
 
 # Endings of what usually lies beside images.
@@ -198,7 +199,9 @@ def _by_folder(pattern: str, images: Sequence[str]) -> Part:
 def _splits_inside(root: Path) -> dict[str, Path]:
     """Return the folders that are named as splits, training first."""
     inside = {each.name.lower(): each for each in visible(root)}
-    found = {split: [name for name in names if name in inside] for split, names in NAMES.items()}
+    found = {
+        split: [name for name in names if name in inside] for split, names in SPLIT_WORDS.items()
+    }
     return {split: inside[names[0]] for split, names in found.items() if names}
 
 
@@ -239,8 +242,8 @@ def split_folders(root: Path) -> tuple[dict[str, Path], list[Path]]:
 
 
 def visible(folder: Path) -> list[Path]:
-    """Return the folders inside, sorted, except hidden ones and what macOS adds to archives."""
-    inside = (each for each in folder.iterdir() if each.name[0] != "." and each.name != "__MACOSX")
+    """Return the folders inside, sorted, except hidden ones and those that systems add."""
+    inside = (each for each in folder.iterdir() if not is_system_name(each.name))
     return sorted(each for each in inside if each.is_dir())
 
 
@@ -256,7 +259,7 @@ def holds_images(folder: Path) -> bool:
 
 def _is_image(file: Path) -> bool:
     read = file.suffix.lower() in SUFFIXES | READABLE
-    return read and not file.name.startswith(".") and file.is_file()
+    return read and not is_system_name(file.name) and file.is_file()
 
 
 def class_folders(root: Path) -> tuple[LabeledFiles, list[str]]:
@@ -285,13 +288,18 @@ def class_folders(root: Path) -> tuple[LabeledFiles, list[str]]:
             f"{root} has {' and '.join(found)}, which are not classes: vitlab probe --task segment "
             "learns from images with masks; to tell the two apart all the same, rename one"
         )
-    labels = np.repeat(np.arange(len(found)), [len(own) for own in found.values()])
+    spelled, alike = merge_names(found, str(root))
+    classes = tuple(sorted({*spelled.values()}))
+    place = {name: number for number, name in enumerate(classes)}
+    labels = np.repeat(
+        [place[spelled[name]] for name in found], [len(own) for own in found.values()]
+    )
     names = Names.of(f"{name}/{path}" for name, own in found.items() for path in own)
-    files = LabeledFiles(root, names, SingleLabels(labels), tuple(found))
+    files = LabeledFiles(root, names, SingleLabels(labels), classes)
     notes = sorted(
         f"skipped class folder {root / name}: no images" for name in listed.keys() - found
     )
-    return files, [*notes, *_nested_lines(root, found), *skipped]
+    return files, [*notes, *alike, *_nested_lines(root, found), *skipped]
 
 
 def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
@@ -299,7 +307,7 @@ def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
 
     Films take their place where there are none, and sounds where there are no films either.
     Paths are texts relative to the folder: there may be millions. What is hidden is left out, and
-    what macOS adds to archives.
+    what systems add.
     """
     found: dict[str, list[str]] = {"": [], "av": [], "soundfile": []}  # images, films, sounds
     read = SUFFIXES | READABLE
@@ -314,7 +322,7 @@ def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
             around |= {own}
             for entry in entries:
                 name = entry.name
-                if name.startswith(".") or name == "__MACOSX":
+                if is_system_name(name):
                     continue
                 if _is(entry.is_dir):
                     inner.append((f"{place}{name}/", around))

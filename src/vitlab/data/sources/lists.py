@@ -6,78 +6,46 @@
 Other names of columns, several columns of 0 and 1, and files without a first line of names are
 recognized. Paths are relative to the list's folder, or to a folder in it. A column
 `labels` holds any number of labels, in CSV separated by `|`; every image then has, or does not
-have, each class.
+have, each class. What cells mean is in `data/rules.py`.
 """
 
 import csv
 import io
-import itertools
 import json
-import math
 import os
-import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitlab.data.decode.formats import SUFFIXES as IMAGES
-from vitlab.data.labels import Label, UnlabeledError, index_labels
+from vitlab.data.rules import (
+    FOLD_COLUMNS,
+    LABEL_COLUMNS,
+    PATH_COLUMNS,
+    SPLIT_COLUMNS,
+    path_in,
+    path_spellings,
+    usual_columns,
+)
 from vitlab.data.settings import Columns
-from vitlab.data.sources.folders import LabeledFiles, image_paths, visible
+from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
+from vitlab.data.sources.folders import image_paths, visible
 from vitlab.data.sources.paths import Inside, read_text, some
-from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request, labeled
-from vitlab.data.sources.source import Source, Subset, grouped, numbered
+from vitlab.data.sources.remote import is_url
+from vitlab.data.sources.request import Found, Request
 from vitlab.errors import DataError
-from vitlab.options import nearest
 
-SUFFIXES = {".csv", ".tsv", ".jsonl"}
+SUFFIXES = {".csv", ".tsv", ".jsonl", ".ndjson"}
+LINES_OF_JSON = {".jsonl", ".ndjson"}
 METADATA = ("metadata.csv", "metadata.jsonl")  # in a folder of images, as Hugging Face has it
 HEAD = 65_536  # bytes of a first line
 DELIMITERS = ",;\t"
 LARGEST = 2**30  # bytes of a list: more than ten million lines
-PLAIN = ("path", "file_name", "label", "labels")  # columns whose names say what they hold
+SAMPLE = 20  # rows whose images are looked for
 
 Row = dict[str, Any]
-Lines = Sequence[tuple[str, Row]]
-"""Rows, each with its place, such as `line 3`."""
-PATHS = (
-    "path", "file", "file_name", "filename", "image", "image_path", "img_path", "filepath",
-    "image_name", "image_id", "img", "id", "name",
-)  # fmt: skip
-LABELS = (
-    "labels", "label", "class", "class_name", "classname", "label_name", "category", "target",
-    "targets", "tag", "tags", "species", "breed", "diagnosis", "dx",
-)  # fmt: skip
-SPLITS = ("split", "subset", "partition", "phase", "set")
-FOLDS = ("fold", "kfold", "folds")
-SEPARATOR = "|"  # of several labels in a cell
-SAMPLE = 5  # rows whose images are looked for
-
-
-@dataclass(frozen=True)
-class Places:
-    """The place of a list's images.
-
-    Attributes:
-        root: the folder that the paths are relative to
-        ending: what the list leaves out of every path
-    """
-
-    root: Path
-    ending: str = ""
-
-    def path(self, cell: object) -> str:
-        """Return the path in a cell, with its ending; empty if there is none."""
-        text = str(cell) if isinstance(cell, str | int) else ""
-        return text + self.ending if text.strip() and "\0" not in text else ""
-
-    def has(self, path: str) -> bool:
-        """Return whether a path is that of a file."""
-        return bool(path) and os.path.isfile(self.root / path)  # noqa: PTH113  however long it is
 
 
 def open_list(request: Request) -> Found | None:
@@ -85,127 +53,100 @@ def open_list(request: Request) -> Found | None:
     file = _list_file(request.path)
     if file is None:
         return None
-    names, lines = read_rows(file, request.columns)
-    column, places = find_paths(names, lines, file, request.columns)
-    paths = paths_of(lines, column, places, file)
-    check_files(paths, places, file, request.columns)
-    found = labeled_rows(lines, names, column, file, request, image_paths(paths, places.root))
-    return Found(found.parts, [*_place_notes(places, file), *found.notes])
+    table = read_list(file, request.columns)
+    column, places = find_images(table, file, request.columns)
+    paths, notes = read_paths(table, column, places, file, request.columns)
+    found = open_rows(table, column, image_paths(paths, places.root), request)
+    return Found(found.parts, [*_place_notes(places, file), *notes, *found.notes])
 
 
-def labeled_rows(
-    lines: Lines, names: Sequence[str], column: str, file: Path, request: Request, bare: Source
-) -> Found:
-    """Return the images of rows by their split, with the labels that other columns give them.
-
-    Args:
-        lines: rows, each with its place, such as `line 3`
-        names: of the columns
-        column: of the images or their paths
-        file: the list, or what to call rows in memory
-        request: what is wanted
-        bare: the images, without labels, a row each
-
-    Raises:
-        UnlabeledError: labels are required, and there are none.
-        DataError: a row without a label, an unknown column, an unknown split.
-    """
-    if request.labels == "ignored":
-        return Found([Part(bare)])
-    known = request.columns
-    check_known_columns(names, file, (*known.label_column, known.group_column))
-    splits, notes = row_splits(lines, names, column, file)
-    taken = {column, *named(names, SPLITS), *named(names, FOLDS)}
-
-    def label() -> Source:
-        if request.labels == "numbers":
-            asked = known.label_column
-            return numbered(bare, [[row.get(name) for name in asked] for _, row in lines], asked)
-        others = [name for name in names if name not in taken]
-        columns, labels = read_labels(lines, others, file, known)
-        whole = with_labels(bare, labels, str(file))
-        notes.extend(_column_notes(file, column, columns))
-        if isinstance(bare, LabeledFiles):
-            notes.extend(_twice(bare.paths, labels, file))
-        return whole
-
-    part = labeled(bare, request, label)
-    whole = part.source
-    if known.group_column:
-        whole = grouped(whole, [row.get(known.group_column) for _, row in lines])
-    if "train" not in splits or len(set(splits)) == 1:
-        return Found([replace(part, source=whole)], notes)
-    numbers = {split: np.flatnonzero(np.array(splits) == split) for split in NAMES}
-    parts = [
-        Part(Subset(whole, own), split, part.lacks) for split, own in numbers.items() if len(own)
-    ]
-    return Found(parts, notes)
+# Files
 
 
-def with_labels(
-    bare: Source, labels: Sequence[Label], title: str, names: Sequence[str] | None = None
-) -> Source:
-    """Return images with their labels, as the data spells them.
-
-    Args:
-        bare: files or pictures without labels
-        labels: of each; one list among them makes all lists
-        title: what to call the data in an error
-        names: the classes that numbers among the labels index, if the data has names
-
-    Raises:
-        DataError: a label that is not among the names.
-    """
-    found, classes = index_labels(labels, title, names)
-    return replace(bare, labels=found, classes=classes)  # type: ignore[type-var]
-
-
-def read_rows(file: Path, known: Columns) -> tuple[list[str], Lines]:
-    """Return the names of the columns, and every row with its place, such as `line 3`.
+def read_list(file: Path, known: Columns) -> CellTable:
+    """Return the cells of a list.
 
     Raises:
         DataError: the file, or a line of it, cannot be read.
     """
-    try:
-        text = read_text(file, LARGEST).replace("\r\n", "\n").replace("\r", "\n")
-        if file.suffix.lower() == ".jsonl":
-            rows: Lines = [*_jsonl(text, file)]
-            names = list(dict.fromkeys(name for _, row in rows for name in row))
-        else:
-            names, rows = _csv(text, file, known)
-    except csv.Error as error:
-        raise DataError(f"cannot read {file}: {error}") from None
-    if not rows:
+    text = read_text(file, LARGEST).replace("\r\n", "\n").replace("\r", "\n")
+    if file.suffix.lower() in LINES_OF_JSON:
+        table = _read_json_lines(text, file)
+    else:
+        table = _read_csv(text, file, known)
+    if not table.columns:
         raise DataError(f"{file} lists no images")
-    return names, rows
+    return table
 
 
-def _csv(text: str, file: Path, known: Columns) -> tuple[list[str], Lines]:
-    """The columns and rows of a text whose fields a comma, a semicolon or a tab separates.
+def _read_csv(text: str, file: Path, known: Columns) -> CellTable:
+    """Return the cells of a text whose fields a comma, a semicolon or a tab separates.
 
     A first line that names an existing image is no line of column names; columns then have the
-    names 1, 2, …
+    names 1, 2, … Columns without a name (the index that pandas writes) are left out, and lines of
+    empty fields (a spreadsheet's last ones).
     """
     first = text.partition("\n")[0]
-    delimiter = max(DELIMITERS, key=first.count)
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
-    lines = [(f"line {reader.line_num}", fields) for fields in reader if fields]
-    if not lines:
-        return [], []
-    head = [cell.strip() for cell in lines[0][1]]
-    if any(place.has(place.path(cell)) for place in candidates(file, known) for cell in head):
-        head = [str(number) for number in range(1, len(head) + 1)]
+    skipped = 0
+    if first.lower().startswith("sep=") and len(first.strip()) == 5:  # Excel's own line
+        delimiter = first.strip()[4]
+        text = text.partition("\n")[2]
+        skipped = 1
     else:
+        delimiter = max(DELIMITERS, key=first.count)
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+    try:
+        lines = [(reader.line_num + skipped, fields) for fields in reader if any(fields)]
+    except csv.Error as error:
+        raise DataError(f"cannot read {file}: {error}") from None
+    if not lines:
+        raise DataError(f"{file} lists no images")
+    head = [cell.strip() for cell in lines[0][1]]
+    check_known_columns(head, file, ())
+    if _is_header(head, file, known):
         del lines[0]
-    if len(set(head)) < len(head):
-        raise DataError(f"{file} has two columns of the same name: {','.join(head)[:80]!r}")
-    for line, fields in lines:
+    else:
+        head = [str(number) for number in range(1, len(head) + 1)]
+    places = [number for number, name in enumerate(head) if name]
+    names = [head[number] for number in places]
+    if len(set(names)) < len(names):
+        raise DataError(f"{file} has two columns of the same name: {','.join(names)[:80]!r}")
+    for number, fields in lines:
         if len(fields) != len(head):
-            raise DataError(f"{file} {line}: the number of fields differs from the first line")
-    return head, [(line, dict(zip(head, fields, strict=True))) for line, fields in lines]
+            raise DataError(
+                f"{file} line {number}: the number of fields differs from the first line"
+            )
+    if not lines:
+        raise DataError(f"{file} lists no images")
+    columns = {name: [fields[place] for _, fields in lines] for name, place in
+               zip(names, places, strict=True)}  # fmt: skip
+    return CellTable(
+        str(file), names, columns.__getitem__, lambda row: f"line {lines[row][0]}", is_csv=True
+    )
 
 
-def _jsonl(text: str, file: Path) -> Iterator[tuple[str, Row]]:
+def _is_header(head: Sequence[str], file: Path, known: Columns) -> bool:
+    """Return whether a first line has names of columns, rather than an image and its label."""
+    usual = (*PATH_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, *FOLD_COLUMNS)
+    if usual_columns(head, usual) or {known.path_column, *known.label_column} & {*head} - {""}:
+        return True
+    nearby = Nearby(file, known)
+    return not any(nearby.find(path) for path in map(path_in, head) if path)
+
+
+def _read_json_lines(text: str, file: Path) -> CellTable:
+    """Return the cells of a text with a JSON object in each line."""
+    rows = list(_json_objects(text, file))
+    names = list(dict.fromkeys(name for _, row in rows for name in row))
+    return CellTable(
+        str(file),
+        names,
+        lambda name: [row.get(name) for _, row in rows],
+        lambda row: f"line {rows[row][0]}",
+    )
+
+
+def _json_objects(text: str, file: Path) -> Iterator[tuple[int, Row]]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -215,7 +156,7 @@ def _jsonl(text: str, file: Path) -> Iterator[tuple[str, Row]]:
             row = None
         if not isinstance(row, dict):
             raise DataError(f'{file} line {number} is not a JSON object like {{"path": …}}')
-        yield f"line {number}", row
+        yield number, row
 
 
 def _list_file(path: Path) -> Path | None:
@@ -230,86 +171,184 @@ def _list_file(path: Path) -> Path | None:
     return None
 
 
-def paths_of(lines: Lines, column: str, places: Places, title: object) -> list[str]:
-    """Return the paths in rows, with their endings.
+# Images
+
+
+@dataclass(frozen=True)
+class Places:
+    """The place of a list's images.
+
+    Attributes:
+        root: the folder that the paths are relative to
+        ending: what the list leaves out of every path
+    """
+
+    root: Path
+    ending: str = ""
+
+    def find(self, path: str) -> tuple[str, str]:
+        """Return the path of a file, and how it was read if not as written; empty if none is there.
+
+        Args:
+            path: as in `data.rules.path_in`
+        """
+        for spelling, how in path_spellings(path, self.root.name) if path else ():
+            if os.path.isfile(self.root / (spelling + self.ending)):  # noqa: PTH113  however long
+                return spelling + self.ending, how
+        return "", ""
+
+    def has(self, path: str) -> bool:
+        """Return whether a path, in some spelling, is that of a file."""
+        return bool(self.find(path)[0])
+
+
+class Nearby:
+    """The names in a list's folder and in the folders there, each listed once.
+
+    Attributes:
+        roots: the folders, the list's own first; or the one that the user names
+    """
+
+    def __init__(self, file: Path, known: Columns) -> None:
+        """List nothing yet.
+
+        Raises:
+            DataError: the folder that the user names does not exist.
+        """
+        if known.images:
+            root = Path(known.images).expanduser()
+            if not root.is_dir():
+                raise DataError(f"--images {known.images}: no such folder")
+            self.roots = [root]
+        else:
+            self.roots = [file.parent, *visible(file.parent)]
+        self._places: dict[str, list[Places]] | None = None
+
+    def find(self, path: str) -> list[Places]:
+        """Return the places that may have a path, or one of its spellings, the likeliest first."""
+        if self._places is None:
+            self._places = self._list()
+        found: dict[Places, None] = {}
+        for spelling, _ in path_spellings(path, self.roots[0].name):
+            first, *rest = spelling.removeprefix("./").split("/")
+            places = self._places.get(first, [])
+            whole = [*places]
+            if rest and any(not each.ending for each in places):  # in a folder, with any ending
+                roots = dict.fromkeys(each.root for each in places)
+                whole += [Places(root, ending) for root in roots for ending in sorted(IMAGES)]
+            found |= dict.fromkeys(each for each in whole if each.has(path))
+        return [*found]
+
+    def _list(self) -> dict[str, list[Places]]:
+        """Return where each name is, with its ending and without."""
+        places = defaultdict[str, list[Places]](list)
+        for root in self.roots:
+            for name in sorted(os.listdir(root)):  # noqa: PTH208  names alone
+                places[name].append(Places(root))
+                stem, dot, ending = name.rpartition(".")
+                if stem and f"{dot}{ending.lower()}" in IMAGES:
+                    places[stem].append(Places(root, f"{dot}{ending}"))
+        return places
+
+
+def find_images(table: CellTable, file: Path, known: Columns) -> tuple[str, Places]:
+    """Return the column of the paths, and the place that has those of the first rows.
 
     Raises:
-        DataError: a row without one.
+        DataError: an unknown column, none that can be the one of the paths, or two places of them.
     """
-    paths = [places.path(row.get(column)) for _, row in lines]
-    if "" in paths:
-        raise DataError(f"{title} {lines[paths.index('')][0]} has no path")
-    return paths
+    check_known_columns(table.columns, file, (known.path_column,))
+    usual = usual_columns(table.columns, PATH_COLUMNS)
+    columns = [known.path_column] if known.path_column else [*usual, *table.columns]
+    nearby = Nearby(file, known)
+    heads = {name: _first_paths(table.cells(name)) for name in dict.fromkeys(columns)}
+    plain = Places(nearby.roots[0])
+    for name in [name for name in columns if heads[name]][: len(usual) or 1]:
+        if all(map(plain.has, heads[name])):
+            return name, plain
+    counts = {name: _count_places(nearby, heads[name]) for name in heads}
+    for share in (1.0, 0.0):  # all of the first rows, or any: the missing ones are reported
+        for name, own in counts.items():
+            least = max(1, round(share * len(heads[name])))
+            if places := [place for place, count in own.items() if count >= least]:
+                return name, _only_place(places, nearby.roots[0], file)
+    if known.path_column or usual:
+        return columns[0], plain
+    raise DataError(
+        f"{file} has no column of paths among {', '.join(table.columns)[:200]}: name it with "
+        "--path-column, and the folder of the images with --images"
+    )
 
 
-def check_files(paths: Sequence[str], places: Places, file: Path, known: Columns) -> None:
-    """Refuse missing files, and those outside of the images' folder: lists are other people's.
+def _first_paths(cells: Sequence[Any]) -> list[str]:
+    """Return the paths in the first rows; none if one of them has no path."""
+    paths = [path_in(cells[row]) for row in range(min(SAMPLE, len(cells)))]
+    return paths if all(paths) else []
+
+
+def _count_places(nearby: Nearby, paths: Sequence[str]) -> dict[Places, int]:
+    """Return how many of some paths each place has."""
+    counts = dict[Places, int]()
+    for path in paths:
+        for place in nearby.find(path):
+            counts[place] = counts.get(place, 0) + 1
+    return counts
+
+
+def _only_place(places: Sequence[Places], first: Path, file: Path) -> Places:
+    """Return the place of a list's images: its own folder, or the only other one.
 
     Raises:
-        DataError: the first of them.
+        DataError: two folders have them.
     """
-    if missing := [path for path in paths if not places.has(path)]:
+    ordered = sorted(places, key=lambda each: (each.root != first, bool(each.ending)))
+    best = ordered[0]
+    roots = {each.root for each in places if bool(each.ending) == bool(best.ending)}
+    if best.root != first and len(roots) > 1:
+        names = " and ".join(sorted(map(str, roots))[:2])
+        raise DataError(f"the images of {file} are in {names}: name one with --images")
+    return best
+
+
+def read_paths(
+    table: CellTable, column: str, places: Places, file: Path, known: Columns
+) -> tuple[list[str], list[str]]:
+    """Return the path of each row, and lines on how they were read.
+
+    Missing files are refused, and those outside of the images' folder: lists are other people's.
+
+    Raises:
+        DataError: a row without a path, or the first of the others.
+    """
+    written = [path_in(cell) for cell in table.cells(column)]
+    if "" in written:
+        raise DataError(f"{file} {table.place(written.index(''))} has no path")
+    found = [places.find(path) for path in written]
+    missing = [path for path, (is_there, _) in zip(written, found, strict=True) if not is_there]
+    if missing and is_url(missing[0]):
         raise DataError(
-            f"{len(missing):,} of the {len(paths):,} files listed in {file} do not exist: "
-            f"{some(missing)} (paths are relative to {places.root}; --images names another folder)"
+            f"{file} names images on another machine, such as {missing[0][:200]}: download them"
+        )
+    if missing:
+        shown = some([path + places.ending for path in missing])
+        raise DataError(
+            f"{len(missing):,} of the {len(found):,} files listed in {file} do not exist: "
+            f"{shown} (paths are relative to {places.root}; --images names another folder)"
         )
     root = Path(known.images).expanduser() if known.images else file.parent
     inside = Inside((root,), known.allow_outside)
-    for path in paths:
+    for path, _ in found:
         if not inside.holds(places.root / path):
             raise DataError(
                 f"{file} names {path}, which is outside of {root}: name the folder "
                 "of the images with --images, or pass --allow-outside if you trust the list"
             )
-
-
-def row_splits(
-    lines: Lines, names: Sequence[str], column: str, file: Path
-) -> tuple[list[str], list[str]]:
-    """Return the split of each row: by a column of splits, else of folds; and a note on folds.
-
-    Raises:
-        DataError: an unknown split.
-    """
-    others = [name for name in names if name != column]
-    if split := next(iter(named(others, SPLITS)), ""):
-        cells = [str(row.get(split) or "").strip().lower() for _, row in lines]
-        known = SPLIT_OF | {"": "train"}
-        for cell, (place, _) in zip(cells, lines, strict=True):
-            if cell not in known:
-                raise DataError(
-                    f"{file} {place}: unknown split {cell!r}; choose train, val or test"
-                )
-        return [known[cell] for cell in cells], []
-    fold = next(iter(named(others, FOLDS)), "")
-    cells = [str(row.get(fold)).strip() for _, row in lines]
-    values = sorted({*cells} - {"", "None", "nan"}, key=_by_number)
-    if len(values) < 2:
-        return ["train"] * len(lines), []
-    note = (
-        f"column {fold} of {file}: {values[0]} is the test split, the other "
-        f"{len(values) - 1} are for training"
-    )
-    return ["test" if cell == values[0] else "train" for cell in cells], [note]
-
-
-def _by_number(cell: str) -> tuple[float, str]:
-    """Sort numbers first, by value; then words."""
-    try:
-        return float(cell), cell
-    except ValueError:
-        return math.inf, cell
-
-
-def _twice(paths: Sequence[str], labels: Sequence[Label], file: Path) -> list[str]:
-    """A line about images that are listed again with another label."""
-    known = defaultdict[str, set[Label]](set)
-    for path, label in zip(paths, labels, strict=True):
-        own = label if isinstance(label, str) else tuple(sorted(label))
-        known[os.path.normpath(path)].add(own)
-    doubtful = [path for path, own in known.items() if len(own) > 1]
-    line = f"{len(doubtful):,} images are in {file} more than once with different labels"
-    return [f"{line}: {some(doubtful)}"] if doubtful else []
+    ways = [how for _, how in found if how]
+    notes = [
+        f"{ways.count(how):,} of the {len(found):,} paths in {file} are read {how}"
+        for how in dict.fromkeys(ways)
+    ]
+    return [path for path, _ in found], notes
 
 
 def _place_notes(places: Places, file: Path) -> list[str]:
@@ -318,158 +357,3 @@ def _place_notes(places: Places, file: Path) -> list[str]:
         return []
     ending = f", whose endings {places.ending} it leaves out" if places.ending else ""
     return [f"the images of {file} are in {places.root}{ending}"]
-
-
-def _column_notes(file: Path, images: str, labels: Sequence[str]) -> list[str]:
-    """A line about columns whose names do not say what they hold."""
-    if images in PLAIN and labels[0] in PLAIN:
-        return []
-    return [f"{file}: images are in column {images}, labels in {some(labels)}"]
-
-
-# Columns: which hold the paths and the labels, and the label in a cell
-
-
-def check_known_columns(names: Collection[str], title: object, known: Sequence[str]) -> None:
-    """Refuse columns that a list or a table does not have.
-
-    Raises:
-        DataError: the first of them.
-    """
-    for name in known:
-        if name and name not in names:
-            raise DataError(f"{title} has no column {name!r}: {nearest(name, names)}")
-
-
-def candidates(file: Path, known: Columns) -> list[Places]:
-    """Return where the images of a list may be, the most usual place first.
-
-    Raises:
-        DataError: the folder that the user names does not exist.
-    """
-    if known.images:
-        roots = [Path(known.images).expanduser()]
-        if not roots[0].is_dir():
-            raise DataError(f"--images {known.images}: no such folder")
-    else:
-        roots = [file.parent, *visible(file.parent)]
-    return [Places(root, ending) for ending in ("", *sorted(IMAGES)) for root in roots]
-
-
-def find_paths(
-    names: Sequence[str], lines: Lines, file: Path, known: Columns
-) -> tuple[str, Places]:
-    """Return the column of the paths, and where they are: the first place that has the first rows.
-
-    Args:
-        names: of the columns
-        lines: all rows, each with its place
-        file: the list
-        known: what the user says of them
-
-    Raises:
-        DataError: an unknown column, or none that can be the one of the paths.
-    """
-    check_known_columns(names, file, (known.path_column,))
-    rows = [row for _, row in lines[:SAMPLE]]
-    usual = named(names, PATHS)
-    columns = [known.path_column] if known.path_column else [*usual, *names]
-    places = candidates(file, known)
-    for enough in (all, any):  # any: the missing ones are reported
-        for where, name in itertools.product(places, columns):
-            if enough(where.has(where.path(row.get(name))) for row in rows):
-                return name, where
-    if known.path_column or usual:
-        return columns[0], places[0]
-    raise DataError(
-        f"{file} has no column of paths among {', '.join(names)[:200]}: name it with "
-        "--path-column, and the folder of the images with --images"
-    )
-
-
-def named(names: Sequence[str], usual: Sequence[str]) -> list[str]:
-    """Return the columns with usual names, the most usual first."""
-    own = {name.strip().lower(): name for name in reversed(names)}
-    return [own[each] for each in usual if each in own]
-
-
-def read_labels(
-    lines: Lines, others: list[str], file: Path, known: Columns
-) -> tuple[Sequence[str], list[Label]]:
-    """Return the columns of the labels, and the label of each row: one name, or several.
-
-    Args:
-        lines: rows, each with its place, such as `line 3`
-        others: the columns that hold neither images, splits nor folds
-        file: the list
-        known: what the user says of the columns
-
-    Raises:
-        DataError: the columns cannot be told; no label, or an empty one.
-    """
-    columns = _label_columns(lines, others, file, known)
-    if len(columns) > 1:  # each is a class
-        hot = [tuple(name for name in columns if float(row[name]) == 1) for _, row in lines]
-        single = all(len(own) == 1 for own in hot)
-        return columns, [own[0] if single else own for own in hot]
-    cells = [row.get(columns[0], row.get("label")) for _, row in lines]
-    texts = [cell for cell in cells if isinstance(cell, str)]
-    separator = known.label_separator or _separator(columns[0], texts)
-    return columns, [
-        label_in(cell, separator, f"{file} {place}")
-        for cell, (place, _) in zip(cells, lines, strict=True)
-    ]
-
-
-def _label_columns(lines: Lines, others: list[str], file: Path, known: Columns) -> Sequence[str]:
-    """Return the column of the labels, or several of 0 and 1, each of which is a class."""
-    asked = known.label_column
-    binary = [name for name in asked or others if _binary(lines, name)]
-    if len(asked) > 1 and len(binary) < len(asked):
-        raise DataError(
-            f"{file}: several label columns must hold 0 and 1 only, a class each: "
-            f"{', '.join(asked)} do not"
-        )
-    if found := asked or named(others, LABELS)[:1]:
-        return found
-    if not others:
-        raise UnlabeledError(
-            f"{file} has no column of labels beside its paths: add one, or name a list with labels"
-        )
-    if binary == others or len(others) == 1:
-        return others
-    raise DataError(
-        f"{file} does not say which of {', '.join(others)[:200]} is the label: name it with "
-        "--label-column"
-    )
-
-
-def _binary(lines: Lines, name: str) -> bool:
-    return all(str(row.get(name)).strip() in ("0", "1", "0.0", "1.0") for _, row in lines)
-
-
-def _separator(column: str, texts: Sequence[str]) -> str:
-    """Return the separator of labels in the cells of a column; empty for one label per cell."""
-    if any(SEPARATOR in each for each in texts):
-        return SEPARATOR
-    numbers = all(re.fullmatch(r"\s*\d+(\s+\d+)*\s*", each) for each in texts)
-    if numbers and any(len(each.split()) > 1 for each in texts):
-        return " "
-    return SEPARATOR if column == "labels" else ""
-
-
-def label_in(cell: object, separator: str, where: str) -> Label:
-    """Return the label in a cell, or with a separator the labels.
-
-    Raises:
-        DataError: no label, or an empty one.
-    """
-    if separator and isinstance(cell, str):
-        return tuple(part.strip() for part in cell.split(separator) if part.strip())
-    found = cell if isinstance(cell, list) else [cell]
-    if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in found):
-        raise DataError(f"{where} has no label, or one that is neither text nor a whole number")
-    texts = tuple(str(each).strip() for each in found)
-    if not all(texts):
-        raise DataError(f"{where} has an empty label")
-    return texts if isinstance(cell, list) else texts[0]

@@ -4,7 +4,7 @@
 and paths without labels, a source of ours, or a dictionary of splits with any of them.
 """
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -19,21 +19,17 @@ from torch.utils.data import Subset as TorchSubset
 
 from vitlab.data.decode.stored import PixelImage, StoredImage
 from vitlab.data.holdout import SPLIT_SEED, Numbered, split_off
-from vitlab.data.labels import Classes, Label, Labels, SingleLabels
+from vitlab.data.labels import Classes, Labels, SingleLabels
+from vitlab.data.rules import SPLIT_WORDS, plain_value, read_label
+from vitlab.data.settings import Columns
+from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
 from vitlab.data.sources.folders import named_files
-from vitlab.data.sources.lists import (
-    Row,
-    find_paths,
-    label_in,
-    labeled_rows,
-    paths_of,
-    with_labels,
-)
+from vitlab.data.sources.lists import Row, find_images, read_paths
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import Picture, Pictures, several, stored
-from vitlab.data.sources.request import NAMES, Found, Part, Request, Splits, blank, labeled
+from vitlab.data.sources.request import NO_LABELS, Found, Part, Request, Splits, blank
 from vitlab.data.sources.source import Source
-from vitlab.data.sources.tables import table
+from vitlab.data.sources.tables import open_dataset
 from vitlab.errors import DataError, ImageError, UserError
 
 DIGITS = "digits"
@@ -174,7 +170,7 @@ def pieces(data: Any) -> tuple[dict[str, Any], Classes]:
     given = {str(key): value for key, value in data.items()}
     names = tuple(map(str, given.pop(CLASSES, ())))
     found: dict[str, Any] = {}
-    for split, spellings in NAMES.items():
+    for split, spellings in SPLIT_WORDS.items():
         for key in [key for key in given if key.lower() in spellings][:1]:
             found[split] = given.pop(key)
     if given:
@@ -193,7 +189,7 @@ def _opened(data: Any, title: str, request: Request, names: Classes) -> Found:
     """Open the object of one split."""
     sized = hasattr(data, "__len__")
     if sized and type(data).__module__.partition(".")[0] == "datasets":
-        return Found([table(data, title, Inside((Path(),), anywhere=True), request)])
+        return open_dataset(data, title, Inside((Path(),), anywhere=True), request)
     if sized and not len(data):
         raise DataError(f"{title} has no images")
     if (pictures := _alone(data)) is not None:
@@ -204,23 +200,54 @@ def _opened(data: Any, title: str, request: Request, names: Classes) -> Found:
         raise DataError(f"{title} is of type {type(data).__name__}, without a length: {WANTED}")
     bare: Source
     if _are_arrays(data):
-        bare, labels = _arrays(data[0], data[1], title), data[1]
-    elif isinstance(data, Sequence):
+        bare = _arrays(data[0], data[1], title)
+        return _label_all(bare, lambda: data[1], title, request, names)
+    if isinstance(data, Sequence):
         pairs = [_pair(data, number, title) for number in range(len(data))]
-        bare, labels = _pictures([image for image, _ in pairs], title), [own for _, own in pairs]
-    else:
-        bare, labels, names = Items(data, blank(len(data)), ()), None, names or _names(data)
-        if request.labels != "ignored":
-            bare.image(0)  # what is wrong with it, such as ToTensor, is so with all
+        bare = _pictures([image for image, _ in pairs], title)
+        return _label_all(bare, lambda: [label for _, label in pairs], title, request, names)
+    bare = Items(data, blank(len(data)), ())
+    if request.labels != "ignored":
+        bare.image(0)  # what is wrong with it, such as ToTensor, is so with all
+    return _label_all(bare, lambda: _labels(data, title), title, request, names or _names(data))
 
-    def label() -> Source:
-        found = _labels(data, title) if labels is None else labels
-        raw = [_spelled(each, f"image {number}") for number, each in enumerate(found)]
-        if request.classes and not names:
-            _check_named(raw, request.classes, title)
-        return with_labels(bare, raw, title, names or None)
 
-    return Found([labeled(bare, request, label)])
+def _label_all(
+    bare: Source,
+    read_labels: Callable[[], Any],
+    title: str,
+    request: Request,
+    names: Classes,
+) -> Found:
+    """Return images with a label each, as a table of one column has them."""
+    if request.labels == "ignored":
+        return Found([Part(bare)])
+    try:
+        labels = read_labels()
+    except DataError as error:
+        if request.labels != "optional":
+            raise
+        return Found([Part(bare, lacks=f"{NO_LABELS}{error}")])
+    table = CellTable(
+        title,
+        ("image", "label"),
+        lambda _: [_plain_label(label, number) for number, label in enumerate(labels)],
+        lambda row: f"image {row}",
+        {"label": names} if names else {},
+    )
+    own = Columns(label_separator=request.columns.label_separator)
+    wanted = "required" if request.labels == "numbers" else request.labels
+    found = open_rows(table, "image", bare, replace(request, columns=own, labels=wanted))
+    if not request.classes or names:
+        return found
+    try:
+        for part in found.parts:
+            _check_named(part.source.classes, request.classes, title)
+    except DataError as error:
+        if wanted == "required":
+            raise
+        return Found([Part(bare, lacks=f"{NO_LABELS}{error}")])
+    return found
 
 
 def _alone(data: Any) -> list[Picture] | None:
@@ -252,20 +279,39 @@ def _rows(data: Any) -> list[Row] | None:
 def _records(rows: list[Row], title: str, request: Request) -> Found:
     """Open rows with named columns: one holds images, or paths relative to the current folder."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    known, file = request.columns, Path(title)
-    held = [name for name in names if _picture_in(rows[0].get(name)) is not None]
+    known = request.columns
+    check_known_columns(names, title, (known.path_column,))
+    table = CellTable(
+        title,
+        names,
+        lambda name: [row.get(name) for row in rows],
+        lambda row: f"row {row}",
+    )
+    held = [name for name in names if _holds_pictures(table.cells(name))]
     column = known.path_column or next(iter(held), "")
-    lines = [(f"row {number}", row) for number, row in enumerate(rows)]
+    if column not in held:
+        column, places = find_images(table, Path(title), known)
+        paths, notes = read_paths(table, column, places, Path(title), _anywhere(known))
+        bare = _pictures([places.root / path for path in paths], title)
+        found = open_rows(table, column, bare, request)
+        return Found(found.parts, [*notes, *found.notes])
     pictures: list[Picture] = []
-    if column in held:
-        for where, row in lines:
-            if (picture := _picture_in(row.get(column))) is None:
-                raise DataError(f"{title} {where} has no image")
-            pictures.append(picture)
-    else:
-        column, places = find_paths(names, lines, file, known)
-        pictures += [places.root / path for path in paths_of(lines, column, places, title)]
-    return labeled_rows(lines, names, column, file, request, _pictures(pictures, title))
+    for number, cell in enumerate(table.cells(column)):
+        if (picture := _picture_in(cell)) is None:
+            raise DataError(f"{title} {table.place(number)} has no image")
+        pictures.append(picture)
+    return open_rows(table, column, _pictures(pictures, title), request)
+
+
+def _anywhere(known: Columns) -> Columns:
+    """Return the same columns for rows of a program, which may name files anywhere."""
+    return replace(known, allow_outside=True)
+
+
+def _holds_pictures(cells: Sequence[Any]) -> bool:
+    """Return whether the first cell that is not empty is an image."""
+    first = next((cell for cell in cells if cell is not None), None)
+    return _picture_in(first) is not None
 
 
 def _picture_in(cell: object) -> Picture | None:
@@ -337,7 +383,7 @@ def _labels(items: Any, title: str) -> Sequence[object]:
 
 def _same(one: object, other: object) -> bool:
     try:
-        return _spelled(one, "") == _spelled(other, "")
+        return read_label(plain_value(one)) == read_label(plain_value(other))
     except DataError:
         return False
 
@@ -352,25 +398,22 @@ def _names(items: Any) -> Classes:
     return ()
 
 
-def _check_named(raw: Sequence[Label], classes: Sequence[str], title: str) -> None:
+def _check_named(own: Sequence[str], classes: Sequence[str], title: str) -> None:
     """Refuse numbers without names where the classes have names: their order is not known."""
-    own = {each for label in raw for each in ((label,) if isinstance(label, str) else label)}
-    if own and all(each.isdecimal() for each in own) and not own & set(classes):
+    if own and all(each.isdecimal() for each in own) and not {*own} & {*classes}:
         raise DataError(
             f"the labels of {title} are numbers, and the classes have names ({classes[0]}, …): "
             'say what the numbers index, {"test": data, "classes": ["cat", "dog"]}'
         )
 
 
-def _spelled(label: object, where: str) -> Label:
-    """Return the label or labels of an image, of NumPy or PyTorch too, as text."""
+def _plain_label(label: object, number: int) -> object:
+    """Return the label or labels of an image, of NumPy or PyTorch too, as Python's own values."""
     if isinstance(label, ARRAYS) and label.ndim:
         raise DataError(
-            f"{where} has an array for a label: give its class, or a list of its classes"
+            f"image {number} has an array for a label: give its class, or a list of its classes"
         )
-    own = label if isinstance(label, tuple | list) else (label,)
-    plain = [each.item() if isinstance(each, (*ARRAYS, np.generic)) else each for each in own]
-    return label_in(plain[0] if own is not label else plain, "", where)
+    return plain_value(label)
 
 
 def told(error: Exception) -> str:

@@ -3,6 +3,7 @@
 And reading one, and naming some.
 """
 
+import codecs
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -39,13 +40,24 @@ def read_image(file: Path, name: str) -> bytes:
 def read_text(file: Path, limit: int) -> str:
     """Return the text of a file beside images: a list, names.
 
+    UTF-8, or UTF-16 with its mark, as spreadsheets on Windows write it.
+
     Raises:
-        DataError: it cannot be read, is too large, or no UTF-8.
+        DataError: it cannot be read, is too large, or is in another encoding.
     """
     try:
-        return read_bytes(file, limit).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        content = read_bytes(file, limit)
+    except OSError as error:
         raise DataError(f"cannot read {file}: {reason(error)}") from None
+    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    encoding = "utf-16" if content.startswith(marks) and len(content) % 2 == 0 else "utf-8-sig"
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"cannot read {file}: it is not UTF-8 text (byte {error.start:,}): save it as UTF-8 "
+            "(in Excel, CSV UTF-8)"
+        ) from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,7 @@
 """The arguments of an opener, `Request`, and its result, `Found`: images by split, with labels.
 
 An opener is a function of `data.open.OPENERS`. It answers None for what is not of its kind, and
-knows nothing of holding out, of other data, or of a model's classes. Which names mean training,
-validation and test images is written here: `NAMES`.
+knows nothing of holding out, of other data, or of a model's classes.
 """
 
 import re
@@ -12,22 +11,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from vitlab.data.labels import Classes, SingleLabels
+from vitlab.data.rules import SPLIT_WORDS
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
-
-NAMES = {
-    "train": ("train", "training"),
-    "validation": ("val", "valid", "validation", "dev", "eval", "evaluation"),
-    "test": ("test", "testing"),
-}
-"""Spellings of the names of splits, in lower case."""
 
 ALL = "all"
 """The part of data that comes unsplit."""
 
 NO_LABELS = "no labels: "  # begins `Part.lacks` of data that could have some
-SPLIT_OF = {spelling: split for split, spellings in NAMES.items() for spelling in spellings}
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,7 @@ class Splits:
 def split_of(words: str) -> str:
     """Return the split that a file's name mentions; else `train`."""
     parts = set(re.split(r"[^a-z]+", words.lower()))
-    return next((split for split, names in NAMES.items() if parts & set(names)), "train")
+    return next((split for split, names in SPLIT_WORDS.items() if parts & set(names)), "train")
 
 
 def by_split(files: Sequence[str]) -> dict[str, list[str]]:

@@ -23,6 +23,7 @@ from vitlab.data.labels import (
     TargetLabels,
     check_classes,
 )
+from vitlab.data.rules import spell_name
 
 DIGEST = 16  # bytes
 
@@ -153,8 +154,8 @@ def reindexed(source: Source, classes: Sequence[str], title: str) -> Source:
     if source.classes == order and len(set(order)) == len(order):
         return source
     check_classes(present(source), order, title)
-    place = {name: number for number, name in enumerate(order)}
-    moved = np.array([place.get(name, -1) for name in source.classes], np.int64)
+    place = {spell_name(name): number for number, name in enumerate(order)}
+    moved = np.array([place.get(spell_name(name), -1) for name in source.classes], np.int64)
     labels: Labels
     if isinstance(source.labels, SingleLabels):
         labels = SingleLabels(moved[source.labels.values])

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -26,13 +27,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.decode.formats import SUFFIXES, unread_lines
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Integers, Label, Labels, UnlabeledError, index_labels
-from vitlab.data.sources.folders import holds_images
-from vitlab.data.sources.lists import SEPARATOR, label_in
-from vitlab.data.sources.paths import Names
+from vitlab.data.labels import Integers, Labels, UnlabeledError
+from vitlab.data.rules import is_missing, is_system_name
+from vitlab.data.settings import Columns
+from vitlab.data.sources.cell_table import CellTable, open_rows
+from vitlab.data.sources.folders import BESIDE, holds_images
+from vitlab.data.sources.paths import Names, some
 from vitlab.data.sources.remote import (
     THREADS,
     KeptParts,
@@ -44,7 +47,7 @@ from vitlab.data.sources.remote import (
     reason,
     stamp,
 )
-from vitlab.data.sources.request import Found, Part, Request, blank, by_split, labeled
+from vitlab.data.sources.request import NO_LABELS, Found, Part, Request, blank, by_split
 from vitlab.data.sources.source import Joined, Source, Subset, Wrapped, digests
 from vitlab.errors import DataError, ImageError, RefusedError, UserError
 from vitlab.files import check_regular, read_bytes, write_text
@@ -185,46 +188,72 @@ def open_shards(request: Request) -> Found | None:
     if not places:
         return None
     kept = KeptParts.of(request.columns.cache_data, request.columns.cache_gb)
-    return Found([_part(own, split, request, kept) for split, own in by_split(places).items()])
+    groups = by_split(places)
+    parts, notes = list[Part](), list[str]()
+    for split, own in groups.items():
+        found = _open_split(own, split if len(groups) > 1 else "", request, kept)
+        parts += found.parts
+        notes += found.notes
+    return Found(parts, notes)
 
 
-def _part(places: Sequence[str], split: str, request: Request, kept: KeptParts | None) -> Part:
+def _open_split(
+    places: Sequence[str], split: str, request: Request, kept: KeptParts | None
+) -> Found:
     """Return all images in some shards, with the labels beside them.
 
     Raises:
         UnlabeledError: labels are required, and no image has one.
-        DataError: a shard that cannot be read, is damaged or empty; some images without a label,
-            two images of one name, unknown labels.
+        DataError: a shard that cannot be read, is damaged or empty, two images of one name, unknown
+            labels.
         SourceError: another machine, which has them, did not give them.
     """
-    bare, labels, lacks = _indexed(places, kept)
-
-    def label() -> Shards:
-        raw = [label for label in labels if label is not None]
-        if lacks:
-            raise DataError(lacks) if raw else UnlabeledError(lacks)
-        names = _class_names(places[0])
-        values, order = index_labels(raw, f"{request.data} {split}", names)
-        return replace(bare, labels=values, classes=order)
-
-    return labeled(bare, request, label, split)
+    bare, labels, lacks, others = _indexed(places, kept)
+    notes = unread_lines(some(places), others)
+    if request.labels == "ignored":
+        return Found([Part(bare, split)], notes)
+    if lacks and all(map(is_missing, labels)):
+        if request.labels == "required":
+            raise UnlabeledError(lacks)
+        return Found([Part(bare, split, f"{NO_LABELS}{lacks}")], notes)
+    names = _class_names(places[0])
+    table = CellTable(
+        f"{request.data} {split}".strip(),
+        ("image", "label"),
+        lambda _: labels,
+        bare.name,
+        {"label": tuple(names)} if names else {},
+        split=split,
+    )
+    wanted = "required" if request.labels == "numbers" else request.labels
+    own = Columns(label_separator=request.columns.label_separator)
+    found = open_rows(table, "image", bare, replace(request, columns=own, labels=wanted))
+    parts = [replace(part, lacks=lacks or part.lacks) if part.lacks else part
+             for part in found.parts]  # fmt: skip
+    return Found(parts, [*notes, *found.notes])
 
 
 def _indexed(
     places: Sequence[str], kept: KeptParts | None
-) -> tuple[Shards, list[Label | None], str]:
-    """Find the images of shards; return also their labels, and why the first without has none."""
+) -> tuple[Shards, list[Any], str, Counter[str]]:
+    """Find the images of shards.
+
+    Returns:
+        The images; the cell with the label of each; why the first without one has none; and how
+        many other files have which ending.
+    """
 
     def packed(number: int) -> tuple[Any, ...]:
         index = index_shard(places[number])
         where = np.array(index.offsets, np.int64), np.array(index.sizes, np.int64)
-        return number, index.stamp, *where, Names.of(index.keys), index.labels, index.unlabeled
+        rest = Names.of(index.keys), index.labels, index.unlabeled, Counter(index.others)
+        return number, index.stamp, *where, *rest
 
     with ThreadPoolExecutor(THREADS if is_url(places[0]) else 1) as pool:  # to hide network latency
         # in an order of its own, so that processes that start together share the work by the cache
         order = random.Random().sample(range(len(places)), len(places))
         found = sorted(pool.map(packed, order), key=itemgetter(0))
-    _, states, offsets, sizes, keys, labels, lacks = zip(*found, strict=True)
+    _, states, offsets, sizes, keys, labels, lacks, others = zip(*found, strict=True)
     count = [len(each) for each in keys]
     source = Shards(
         tuple(places),
@@ -237,7 +266,8 @@ def _indexed(
         (),
         kept,
     )
-    return source, list(chain.from_iterable(labels)), next(filter(None, lacks), "")
+    whole = sum(others, Counter[str]())
+    return source, list(chain.from_iterable(labels)), next(filter(None, lacks), ""), whole
 
 
 def _class_names(place: str) -> list[str] | None:
@@ -264,7 +294,7 @@ LABELS = ("cls", "json", "txt")  # the first of these that exists has the label
 _MAX_LABEL = 2**20  # bytes
 MAX_MEMBERS = 10_000_000
 _MAX_HEADERS = 2**20  # bytes of the headers of one member: long names, pax headers
-_VERSION = 2
+_VERSION = 3
 _FEW, _MANY = 2**12, 2**20  # bytes of a request for headers: of large members, and of small ones
 _SMALL = 2**14  # bytes to the next header that are read rather than skipped
 
@@ -368,16 +398,19 @@ class Index:
     """The images of one shard: their keys, where their bytes lie, and their labels.
 
     Attributes:
+        labels: the text, or the value in JSON, that has the label of each; None where there is none
         unlabeled: why the first image without a label has none; empty if all have one
         stamp: the state of the shard
+        others: how many files that are no images have which ending
     """
 
     keys: list[str]
     offsets: list[int]
     sizes: list[int]
-    labels: list[Label | None]
+    labels: list[Any]
     unlabeled: str = ""
     stamp: str = ""
+    others: dict[str, int] = field(default_factory=dict)
 
 
 def index_shard(place: str) -> Index:
@@ -403,42 +436,100 @@ def index_shard(place: str) -> Index:
     return index
 
 
+class Members:
+    """The members of a shard, as they are read through.
+
+    Attributes:
+        images: offset and size, by key: the name up to the first dot, as WebDataset has it
+        dotted: images whose name has further dots: key to the first dot, to the last, and its place
+        texts: what may be a label, by key and ending
+        others: how many files have which other ending
+    """
+
+    def __init__(self) -> None:
+        """Begin without members."""
+        self.images = dict[str, tuple[int, int]]()
+        self.dotted = list[tuple[str, str, tuple[int, int]]]()
+        self.texts = dict[str, dict[str, bytes]]()
+        self.others = Counter[str]()
+
+    def add_image(self, key: str, where: tuple[int, int], place: str) -> None:
+        """Add an image by its key.
+
+        Raises:
+            DataError: there is one already.
+        """
+        if key in self.images:
+            raise DataError(f"{place} has two images named {key!r}")
+        self.images[key] = where
+
+    def add_dotted(self, place: str) -> dict[str, str]:
+        """Add images with dots in their names, unless they accompany an image (a.jpg, a.seg.png).
+
+        Returns:
+            The key to the first dot of each image that was added, by its own key.
+        """
+        whole = {*self.images}
+        shorter = dict[str, str]()
+        for key, longer, where in self.dotted:
+            if key in whole:
+                self.others[f".{longer.rpartition('.')[2]}.*"] += 1
+                continue
+            self.add_image(longer, where, place)
+            shorter[longer] = key
+        return shorter
+
+
 def _scan(reader: HeaderReader, place: str) -> Index:
     """Read through the headers of a shard."""
-    images: dict[str, tuple[int, int]] = {}
-    texts: dict[str, dict[str, bytes]] = {}
+    found = Members()
     for member in members(reader):
-        folder, slash, base = member.name.removeprefix("./").rpartition("/")
-        stem, _, kind = base.partition(".")
-        if not stem:  # hidden, or a folder
+        folders, _, base = member.name.removeprefix("./").rpartition("/")
+        if not base or any(map(is_system_name, [base, *folders.split("/")])):
             continue
-        key, kind = folder + slash + stem, kind.lower()
+        folder = f"{folders}/" if folders else ""
+        stem, _, kind = base.partition(".")
+        long_stem, _, ending = base.rpartition(".")
+        where = member.offset_data, member.size
+        kind, ending = kind.lower(), ending.lower()
         if f".{kind}" in SUFFIXES:
-            if key in images:
-                raise DataError(f"{place} has two images named {key!r}")
-            images[key] = member.offset_data, member.size
-        elif kind in LABELS:
-            if kind in texts.setdefault(key, {}):
-                raise DataError(f"{place} has {key}.{kind} twice")
+            found.add_image(folder + stem, where, place)
+        elif long_stem and f".{ending}" in SUFFIXES:
+            found.dotted.append((folder + stem, folder + long_stem, where))
+        elif long_stem and ending in LABELS:
+            key = folder + long_stem
+            if ending in found.texts.setdefault(key, {}):
+                raise DataError(f"{place} has {key}.{ending} twice")
             if member.size > _MAX_LABEL:
-                raise DataError(f"{place}: {key}.{kind} has {member.size:,} bytes: not a label")
-            texts[key][kind] = reader.at(member.offset_data, member.size)
-    if not images:
-        raise DataError(f"{place} contains no images ({', '.join(sorted(SUFFIXES))})")
-    labels: list[Label | None] = []
+                raise DataError(f"{place}: {key}.{ending} has {member.size:,} bytes: not a label")
+            found.texts[key][ending] = reader.at(member.offset_data, member.size)
+        elif f".{ending}" not in BESIDE:
+            found.others[f".{ending}" if long_stem else "no ending"] += 1
+    shorter = found.add_dotted(place)
+    if not found.images:
+        lines = "".join(f"; {line}" for line in unread_lines(place, found.others))
+        raise DataError(f"{place} contains no images ({', '.join(sorted(SUFFIXES))}){lines}")
+    labels = list[Any]()
     unlabeled = ""
-    for key in images:
+    for key in found.images:
+        texts = found.texts.get(key) or found.texts.get(shorter.get(key, key), {})
         try:
-            labels.append(_label(texts.get(key, {}), f"{place} {key}"))
+            labels.append(_label_cell(texts, f"{place} {key}"))
         except DataError as error:
             labels.append(None)
             unlabeled = unlabeled or str(error)
-    offsets, sizes = zip(*images.values(), strict=True)
-    return Index(list(images), list(offsets), list(sizes), labels, unlabeled)
+    offsets, sizes = zip(*found.images.values(), strict=True)
+    return Index(
+        [*found.images], [*offsets], [*sizes], labels, unlabeled, others=dict(found.others)
+    )
 
 
-def _label(texts: dict[str, bytes], where: str) -> Label:
-    """Return the label among an image's members."""
+def _label_cell(texts: dict[str, bytes], where: str) -> Any:
+    """Return the text, or the value in JSON, that has the label of an image.
+
+    Raises:
+        DataError: there is none.
+    """
     for kind in (kind for kind in LABELS if kind in texts):
         try:
             text = texts[kind].decode("utf-8").strip()
@@ -447,9 +538,9 @@ def _label(texts: dict[str, bytes], where: str) -> Label:
             raise DataError(f"{where}.{kind} is not UTF-8 text, or not JSON") from None
         if kind != "json" and text and "\n" not in text:
             return text
-        for key, separator in (("labels", SEPARATOR), ("label", "")):
-            if isinstance(row, dict) and key in row:
-                return label_in(row[key], separator, f"{where}.json")
+        for key in ("labels", "label"):
+            if isinstance(row, dict) and not is_missing(row.get(key)):
+                return row[key]
     raise DataError(
         f"{where} has no label: put a .cls or .txt of one line beside it, "
         'or a .json with "label" or "labels"'

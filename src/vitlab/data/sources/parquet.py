@@ -1,0 +1,404 @@
+"""Parquet files of images, read in place: a column of images or of their paths, others beside it.
+
+Nothing is copied: an image is decoded from the row group that has it, and the row groups read last
+are kept in memory. Files as `datasets`, pandas, Spark and `vitlab predict` write them.
+"""
+
+import json
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from vitlab.data.decode.headers import MAX_BYTES
+from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.labels import Classes, Integers, Labels
+from vitlab.data.settings import Columns
+from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
+from vitlab.data.sources.folders import holds_images, image_paths
+from vitlab.data.sources.lists import find_images, read_paths
+from vitlab.data.sources.paths import Inside, read_image
+from vitlab.data.sources.remote import KeptParts, expand, is_url, reason, stamp
+from vitlab.data.sources.request import Found, Part, Request, blank, by_split
+from vitlab.errors import DataError, ImageError
+from vitlab.files import check_regular
+from vitlab.packages import check_installed, needed
+from vitlab.places import cache_folder
+from vitlab.units import storage
+
+LARGEST_GROUP = 2**30  # bytes of one column in a row group, decoded
+KEPT = 2**28  # bytes of row groups that a process keeps
+FEW = 4  # rows decoded at once: a dictionary may repeat one large value
+
+
+class RowGroups:
+    """One column of Parquet files by row groups: decoded when asked for, the last ones kept."""
+
+    def __init__(self, files: Sequence[str], column: str, kept: int = KEPT) -> None:
+        """Read nothing yet."""
+        self.files = tuple(files)
+        self.column = column
+        self.kept = kept
+        self._forget()
+
+    def _forget(self) -> None:
+        self._groups = OrderedDict[tuple[int, int], list[Any]]()
+        self._lock = threading.Lock()
+        self._opened = dict[int, Any]()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Send no open files to worker processes."""
+        return {"files": self.files, "column": self.column, "kept": self.kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open files where they are needed."""
+        self.__dict__.update(state)
+        self._forget()
+
+    def cell(self, file: int, group: int, row: int) -> Any:
+        """Return a cell of pyarrow, which is not copied yet.
+
+        Raises:
+            DataError: the row group is damaged, or too large.
+        """
+        with self._lock:
+            key = (file, group)
+            if key not in self._groups:
+                self._groups[key] = self._read(file, group)
+                size = sum(batch.nbytes for batches in self._groups.values() for batch in batches)
+                while size > self.kept and len(self._groups) > 1:
+                    _, batches = self._groups.popitem(last=False)
+                    size -= sum(batch.nbytes for batch in batches)
+            self._groups.move_to_end(key)
+            batch, place = divmod(row, FEW)
+            return self._groups[key][batch].column(0)[place]
+
+    def _read(self, file: int, group: int) -> list[Any]:
+        if file not in self._opened:
+            self._opened[file] = open_parquet_file(self.files[file])
+        return read_batches(self._opened[file], self.column, self.files[file], group)
+
+
+def open_parquet_file(file: str) -> Any:
+    """Open a Parquet file by pyarrow.
+
+    Raises:
+        DataError: it is none, or damaged.
+    """
+    from pyarrow import parquet
+
+    with _explained(f"cannot read {file}"):
+        check_regular(Path(file))
+        return parquet.ParquetFile(file, memory_map=True)
+
+
+def read_batches(opened: Any, column: str, file: str, group: int | None = None) -> list[Any]:
+    """Return the batches of `FEW` rows, or more where no dictionary repeats values, of a column.
+
+    Raises:
+        DataError: damaged, or larger than `LARGEST_GROUP` once decoded.
+    """
+    rows = FEW if group is not None else 4096
+    groups = None if group is None else [group]
+    batches, size = list[Any](), 0
+    with _explained(f"cannot read column {column} of {file}"):
+        for batch in opened.iter_batches(rows, groups, [column], use_threads=False):
+            size += batch.nbytes
+            if size > LARGEST_GROUP:
+                raise DataError(
+                    f"{file}: column {column} is larger than {storage(LARGEST_GROUP)} once "
+                    "decoded: write smaller row groups"
+                )
+            batches.append(batch)
+    return batches
+
+
+@contextmanager
+def _explained(failed: str) -> Iterator[None]:
+    """Turn what pyarrow raises, of dozens of kinds, into one line."""
+    try:
+        yield
+    except DataError:
+        raise
+    except OSError as error:
+        raise DataError(f"{failed}: {reason(error)}") from None
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(f"{failed}: {lines[0]}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetImages:
+    """The images in a column of Parquet files.
+
+    Attributes:
+        groups: where they are
+        starts: the first row of each row group, int64 (groups + 1,)
+        files, numbers: the file of each row group, and its number there, int64 (groups,)
+        inside: where files are that cells may name
+    """
+
+    groups: RowGroups
+    starts: Integers
+    files: Integers
+    numbers: Integers
+    labels: Labels
+    classes: Classes
+    title: str
+    inside: Inside
+    in_memory: ClassVar[bool] = False
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def image(self, index: int) -> EncodedImage:
+        """Return the encoded image of a row.
+
+        Raises:
+            ImageError: the row has no image, one that is too large, or names a file that cannot be
+                read or that is elsewhere.
+        """
+        name = self.name(index)
+        place = int(np.searchsorted(self.starts, index, side="right")) - 1
+        row = index - int(self.starts[place])
+        try:
+            cell = self.groups.cell(int(self.files[place]), int(self.numbers[place]), row)
+        except DataError as error:
+            raise ImageError(f"{name}: {error}") from None
+        return image_in_cell(cell, self.inside, name)
+
+    def name(self, index: int) -> str:
+        """Return the title and the row."""
+        return f"{self.title} row {index}"
+
+
+def image_in_cell(cell: Any, inside: Inside, name: str) -> EncodedImage:
+    """Return the image in a cell of pyarrow: its bytes, or the file that it names.
+
+    Raises:
+        ImageError: there is none, it is too large, or the file cannot be read or is elsewhere.
+    """
+    content, path = cell, None
+    if cell.is_valid and hasattr(cell, "keys"):
+        content = cell["bytes"]
+        path = cell["path"].as_py()
+    if cell.is_valid and content.is_valid:
+        size = content.as_buffer().size
+        if size > MAX_BYTES:
+            raise ImageError(f"{name}: {size:,} bytes exceed the limit of {MAX_BYTES:,}")
+        return EncodedImage(content.as_py(), name)
+    if not path:
+        raise ImageError(f"{name}: no image in this row")
+    root = inside.roots[0]
+    if not inside.holds(root / path):
+        raise ImageError(
+            f"{name}: {path} is outside of {root}: name the folder of the images with "
+            "--images, or pass --allow-outside if you trust the data"
+        )
+    return EncodedImage(read_image(root / path, f"{name}: {path}"), name)
+
+
+def image_column(images: Sequence[str], binary: Sequence[str], title: str, asked: str) -> str:
+    """Return the column of the images: the one of that type, or of bytes; empty if there is none.
+
+    Args:
+        images: columns whose type is an image
+        binary: columns of bytes
+        title: what to call the data
+        asked: the column that the user names
+
+    Raises:
+        DataError: several columns of bytes.
+    """
+    if asked:
+        return asked if asked in (*images, *binary) else ""
+    if not images and len(binary) > 1:
+        raise DataError(
+            f"{title} has {len(binary)} columns of bytes ({', '.join(binary)}): name the one of "
+            "the images with --path-column"
+        )
+    return next(iter([*images, *binary]), "")
+
+
+def open_parquet(request: Request) -> Found | None:
+    """Open Parquet files: one, a folder, a glob, on other machines too; None for other data."""
+    groups = _files_by_split(request.data, request.columns)
+    if not groups:
+        return None
+    needed("pyarrow", request.data)
+    parts, notes = list[Part](), list[str]()
+    for split, files in groups.items():
+        found = _open_files(files, split, len(groups) > 1, request)
+        parts += found.parts
+        notes += found.notes
+    return Found(parts, list(dict.fromkeys(notes)))
+
+
+def _files_by_split(data: str, columns: Columns) -> dict[str, list[str]]:
+    """Return the Parquet files that data names, by split; copies of those on other machines."""
+    path = Path(data).expanduser()
+    files: Sequence[str | Path] = []
+    if data.endswith(".parquet") and is_url(data):
+        check_installed("pyarrow", data)
+        own = KeptParts.of(columns.cache_data, columns.cache_gb)
+        kept = own or KeptParts(cache_folder("tables"), sys.maxsize)
+        files = [kept.file(url, stamp(url)) for url in expand(data)]
+    elif path.is_dir():  # beside photographs, a table is notes on them, or their features
+        if not holds_images(path):
+            files = sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet"))
+    elif data.endswith(".parquet"):
+        files = [path] if path.is_file() else expand(str(path))
+    return by_split(list(map(str, files))) if files else {}
+
+
+def _open_files(files: Sequence[str], split: str, is_split: bool, request: Request) -> Found:
+    """Open the files of one split."""
+    title = f"{request.data} {split}"
+    opened = [open_parquet_file(file) for file in files]
+    schema = opened[0].schema_arrow
+    check_known_columns(schema.names, title, (request.columns.path_column,))
+    table = CellTable(
+        title,
+        schema.names,
+        _reader_of_columns(opened, files),
+        lambda row: f"row {row}",
+        classes_of(schema),
+        split=split if is_split else "",
+    )
+    images, binary = _image_columns(schema)
+    column = image_column(images, binary, title, request.columns.path_column)
+    folder = Path(request.data).expanduser()
+    root = folder if folder.is_dir() else Path(files[0]).parent
+    if not column:
+        return _open_paths(table, root, request)
+    if request.columns.images:
+        root = Path(request.columns.images).expanduser()
+    if opened[0].schema_arrow.field(column).type.num_fields:
+        _check_image_type(schema.field(column).type, title, column)
+    inside = Inside((root,), request.columns.allow_outside)
+    return open_rows(table, column, _images_of(opened, files, column, title, inside), request)
+
+
+def _images_of(
+    opened: Sequence[Any], files: Sequence[str], column: str, title: str, inside: Inside
+) -> ParquetImages:
+    """Return the images of a column, by the row groups of the files."""
+    rows, owners, numbers = list[int](), list[int](), list[int]()
+    for owner, file in enumerate(opened):
+        for number in range(file.metadata.num_row_groups):
+            rows.append(file.metadata.row_group(number).num_rows)
+            owners.append(owner)
+            numbers.append(number)
+    starts = np.cumsum([0, *rows], dtype=np.int64)
+    return ParquetImages(
+        RowGroups(files, column),
+        starts,
+        np.array(owners, np.int64),
+        np.array(numbers, np.int64),
+        blank(int(starts[-1])),
+        (),
+        title,
+        inside,
+    )
+
+
+def _open_paths(table: CellTable, root: Path, request: Request) -> Found:
+    """Open a table that names files, as a list does.
+
+    Raises:
+        DataError: neither images nor paths.
+    """
+    listed = root / "table"
+    try:
+        column, places = find_images(table, listed, request.columns)
+    except DataError as error:
+        if "no column of paths" not in str(error):
+            raise
+        raise DataError(
+            f"{table.title} has no image column; its columns are "
+            f"{', '.join(table.columns)[:200]}: name one, or one of paths, with --path-column"
+        ) from None
+    paths, notes = read_paths(table, column, places, listed, request.columns)
+    found = open_rows(table, column, image_paths(paths, places.root), request)
+    return Found(found.parts, [*notes, *found.notes])
+
+
+def _reader_of_columns(
+    opened: Sequence[Any], files: Sequence[str]
+) -> Callable[[str], Sequence[Any]]:
+    """Return a function that reads the cells of a column once."""
+    cells = dict[str, list[Any]]()
+
+    def read(name: str) -> Sequence[Any]:
+        if name not in cells:
+            cells[name] = [
+                value
+                for file, place in zip(opened, files, strict=True)
+                for batch in read_batches(file, name, place)
+                for value in _values_of(batch.column(0))
+            ]
+        return cells[name]
+
+    return read
+
+
+def _values_of(column: Any) -> list[Any]:
+    """Return cells as Python has them; of types that are no labels, their number alone."""
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.to_pylist()
+
+
+def _image_columns(schema: Any) -> tuple[list[str], list[str]]:
+    """Return the columns of images (bytes and path) and those of bytes."""
+    import pyarrow
+
+    images = [
+        field.name
+        for field in schema
+        if pyarrow.types.is_struct(field.type)
+        and {"bytes", "path"} <= {field.type.field(n).name for n in range(field.type.num_fields)}
+    ]
+    kinds = (pyarrow.types.is_binary, pyarrow.types.is_large_binary)
+    binary = [field.name for field in schema if any(kind(field.type) for kind in kinds)]
+    return images, binary
+
+
+def _check_image_type(kind: Any, title: str, column: str) -> None:
+    """Refuse a column of images whose bytes are none."""
+    import pyarrow
+
+    types = pyarrow.types
+    content = kind.field("bytes").type
+    path = kind.field("path").type
+    is_text = types.is_string(path) or types.is_large_string(path) or types.is_null(path)
+    is_bytes = types.is_binary(content) or types.is_large_binary(content) or types.is_null(content)
+    if not (is_text and is_bytes):
+        raise DataError(f"{title}: column {column!r} contains no images")
+
+
+def classes_of(schema: Any) -> Mapping[str, Classes]:
+    """Return the names that columns of numbers index, as `datasets` writes them into a schema."""
+    text = (schema.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        features = json.loads(text)["info"]["features"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    found = dict[str, Classes]()
+    for name in schema.names:
+        kind = features.get(name) if isinstance(features, dict) else None
+        kind = kind[0] if isinstance(kind, list) and kind else kind
+        if isinstance(kind, dict) and isinstance(kind.get("feature"), dict):
+            kind = kind["feature"]
+        names = kind.get("names") if isinstance(kind, dict) else None
+        if isinstance(names, list) and all(isinstance(each, str) for each in names):
+            found[name] = tuple(names)
+    return found

@@ -30,7 +30,7 @@ from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from vitlab.data.decode.colors import note_samples
-from vitlab.data.decode.formats import FORMATS, format_of, reader_of
+from vitlab.data.decode.formats import FORMATS, HEAD, advice, format_of, image_kind, reader_of
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.errors import ImageError, UserError
 from vitlab.values import either
@@ -98,7 +98,9 @@ def opened(
             reader_of(kind)  # which says what is missing
         if kind not in formats:
             named = either(each.replace("WEBP", "WebP") for each in formats)
-            raise ImageError(f"not a {named} image" if data else "the file is empty")
+            other = image_kind(data[:HEAD])
+            but = f", but {other}: {advice(other)}" if advice(other) else ""
+            raise ImageError(f"not a {named} image{but}" if data else "the file is empty")
         if len(data) > MAX_BYTES:
             raise ImageError(f"{len(data):,} bytes exceed the limit of {MAX_BYTES:,}")
         with unheard() if kind in ("GIF", "TIFF", "HEIF") else nullcontext():

@@ -21,9 +21,9 @@ from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
-from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from vitlab.data.decode.tiff import PlainTiff
 from vitlab.packages import install, needed
 
 HEIF_PACKAGE = "pillow_heif"
@@ -148,7 +148,7 @@ _READERS: dict[str, type[ImageFile]] = {
     "WEBP": WebPImageFile,
     "GIF": GifImageFile,
     "BMP": BmpImageFile,
-    "TIFF": TiffImageFile,
+    "TIFF": PlainTiff,
     "AVIF": AvifImageFile,
 }
 

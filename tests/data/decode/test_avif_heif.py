@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +35,18 @@ def test_avif_has_pillows_pixels(mode: str, orientation: int) -> None:
     pixels, box = file.decode_box(3, lambda rows, columns: (0, 0, columns, rows), (4, 4))
     assert np.array_equal(pixels, want)
     assert box == (0, 0, want.shape[1], want.shape[0])
+
+
+@pytest.mark.parametrize("block", [b"", b"\xff", b"x", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0"])
+def test_exif_of_avif_does_not_count(block: bytes) -> None:
+    """The file's own transformations turn it; what its EXIF is like is no damage, and warns not."""
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F] = 6, "a camera"
+    data, raw = encoded(photo(0), "AVIF", exif=exif), exif.tobytes()[6:]
+    assert data.count(raw[:8]) == 1
+    at = data.index(raw[:8])
+    odd = data[:at] + block.ljust(len(raw), b"\xff") + data[at + len(raw) :]
+    assert np.array_equal(EncodedImage(odd, "a").decode(3), EncodedImage(data, "a").decode(3))
 
 
 def test_damaged_avif_files_are_refused() -> None:
@@ -96,12 +109,56 @@ with opened(file.read_bytes(), file.name) as header:
 """
 
 
+def read_heic(folder: Path, stub: str, script: str) -> list[str]:
+    """What a script prints where a stand-in for the package, which reads PNG, is installed."""
+    (folder / "pillow_heif.py").write_text(stub)
+    (folder / "a.HEIC").write_bytes(HEIC[:24] + encoded(photo(0)))
+    around = environment()
+    around["PYTHONPATH"] = os.pathsep.join([str(folder), around["PYTHONPATH"]])
+    command = [sys.executable, "-c", script, str(folder / "a.HEIC")]
+    done = subprocess.run(command, env=around, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
 def test_heic_is_read_where_the_package_is(tmp_path) -> None:
     """The reader of the package gets the file; a stand-in for it here reads PNG after the brand."""
-    (tmp_path / "pillow_heif.py").write_text(STUB)
-    (tmp_path / "a.HEIC").write_bytes(HEIC[:24] + encoded(photo(0)))
-    around = environment()
-    around["PYTHONPATH"] = os.pathsep.join([str(tmp_path), around["PYTHONPATH"]])
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "a.HEIC")]
-    done = subprocess.run(command, env=around, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", str(np.asarray(photo(0)).sum())]
+    want = ["True", str(np.asarray(photo(0)).sum())]
+    assert read_heic(tmp_path, STUB, SCRIPT) == want
+
+
+ODD_STUB = (
+    STUB
+    + r"""
+        self.info |= self.odd
+
+from PIL.Image import Exif
+ODD = [
+    {}, {"exif": None}, {"exif": b""}, {"exif": ""}, {"exif": "text"}, {"exif": b"Exif"},
+    {"exif": Exif()}, {"exif": 7}, {"exif": b"Exif\0\0II*\0"}, {"exif": bytearray(b"Exif")},
+    {"icc_profile": None, "dpi": None, "photoshop": None, "xmp": None, "metadata": None},
+    {"icc_profile": 1, "dpi": ("a", "b"), "xmp": "text", "orientation": 99},
+    {"transparency": None}, {"transparency": ""}, {"transparency": (1, 2)}, {"transparency": b"a"},
+]
+"""
+)
+ODD_SCRIPT = """
+import sys
+from pathlib import Path
+import pillow_heif
+from vitlab.data.decode.formats import is_image_file
+from vitlab.data.decode.stored import EncodedImage
+
+data = Path(sys.argv[1]).read_bytes()
+for pillow_heif.HeifImageFile.odd in pillow_heif.ODD:
+    image = EncodedImage(data, "a.heic")
+    print(*image.shape(), image.decode(3).sum(), sep="x")
+print(is_image_file(sys.argv[1]))
+"""
+
+
+def test_metadata_of_heic_that_is_none_or_odd_is_no_damage(tmp_path: Path) -> None:
+    *shapes, known = read_heic(tmp_path, ODD_STUB, ODD_SCRIPT)
+    rows, columns = photo(0).height, photo(0).width
+    assert {*shapes} == {f"{rows}x{columns}x3x{np.asarray(photo(0)).sum()}"}
+    assert len(shapes) == 16
+    assert known == "True"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from made_files import chunk, encoded, png_of, tiff_of
-from vitlab.data.decode import colors, formats, headers
+from vitlab.data.decode import colors, formats, headers, metadata
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.errors import ImageError, UserError
 
@@ -448,7 +448,7 @@ def test_webp_canvas_is_checked_before_it_is_allocated(monkeypatch):
         Image.fromarray(RGB), "WEBP", save_all=True, append_images=[Image.fromarray(255 - RGB)]
     )
     for data in (lossy, animated, encoded(Image.fromarray(RGB), "WEBP", lossless=True)):
-        assert headers.webp_size(data) == (COLUMNS, ROWS)
+        assert metadata.webp_size(data) == (COLUMNS, ROWS)
         refused(data, "11 x 7 pixels", max_pixels=76)
     assert not opened
 

@@ -118,12 +118,12 @@ def test_what_macos_adds_and_hidden_files_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.skipif(".heic" in SUFFIXES, reason="pillow-heif is installed")
 def test_files_that_cannot_be_read_are_counted_by_ending(tmp_path: Path) -> None:
     photo_folder(tmp_path, {"ant": 3, "bee": 3})
-    for name in ("a.HEIC", "b.heic", "c.svg", "noext", "notes.txt", ".DS_Store"):
+    for name in ("a.HEIC", "b.heic", "c.xyz", "noext", "notes.txt", ".DS_Store"):
         (tmp_path / "ant" / name).write_bytes(b"x")
     heic, others = [note for note in open_to_learn(str(tmp_path)).notes if "skipped" in note]
     assert heic == f'skipped 2 .heic files in {tmp_path}: pip install "vitlab[heif]" reads .heic'
     assert "skipped 2 files" in others
-    assert "(1 with .svg, 1 with no ending)" in others
+    assert "(1 with .xyz, 1 with no ending)" in others
     for image in tmp_path.rglob("*.png"):
         image.unlink()
     with pytest.raises(DataError, match=r"no class folders with images.*skipped 2 \.heic files"):

@@ -65,6 +65,21 @@ def note_samples(image: Image.Image, origin: Image.Image) -> None:
     image.info[SAMPLES] = bits, inverted
 
 
+def drop_odd_transparency(image: Image.Image) -> None:
+    """Drop a transparent color of a type that Pillow's readers do not give, and cannot apply."""
+    key = image.info.get("transparency")
+    match image.mode:
+        case "P" | "PA":
+            fits = isinstance(key, bytes) or (isinstance(key, int) and 0 <= key < 256)
+        case "RGB":
+            whole = isinstance(key, tuple) and all(isinstance(each, int) for each in key)
+            fits = isinstance(key, tuple) and whole and len(key) == 3
+        case _:
+            fits = isinstance(key, int)
+    if not fits:
+        image.info.pop("transparency", None)
+
+
 def _bands(image: Image.Image) -> Iterator[Image.Image]:
     """The image in parts of whole rows, from the top."""
     band = max(1, _BAND // image.width)

@@ -3,19 +3,22 @@
 Every file is treated as hostile. The header is checked first: the format, the size of the file, the
 number of pixels. Whatever Pillow raises on a bad file leaves this module as `ImageError`.
 
-Pillow's warnings neither reach the user nor become errors. JPEG and PNG files are handed to Pillow
-without their metadata, which then cannot fail, warn or cost time if it is malformed; WebP and BMP
-readers never warn, and the readers are called directly, so that the process-wide
-`PIL.Image.MAX_IMAGE_PIXELS` plays no part. That leaves GIF, TIFF and HEIF, whose readers warn about
-odd files: they are decoded under `warnings.catch_warnings`. It swaps the process-wide filters for a
-moment and is not thread-safe in Python 3.11, so a lock admits one of them at a time. The formats a
-server should accept (JPEG, PNG, WebP) never take that lock.
+Metadata never makes an image damaged. JPEG, PNG, GIF and AVIF files are handed to Pillow without
+it (`metadata`), TIFFs to a reader that passes it over (`tiff`): what is malformed there then cannot
+fail, warn or cost time. What a reader says of a file (`Image.info`) counts only where it has the
+type that is due.
+
+Pillow's warnings neither reach the user nor become errors. WebP and BMP readers never warn, and the
+readers are called directly, so that the process-wide `PIL.Image.MAX_IMAGE_PIXELS` plays no part.
+That leaves GIF, TIFF and HEIF, whose readers warn about odd files: they are decoded under
+`warnings.catch_warnings`. It swaps the process-wide filters for a moment and is not thread-safe in
+Python 3.11, so a lock admits one of them at a time. The formats a server should accept (JPEG, PNG,
+WebP) never take that lock.
 """
 
 import logging
 import os
 import re
-import struct
 import sys
 import tempfile
 import threading
@@ -29,13 +32,32 @@ from PIL import Image
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from vitlab.data.decode.colors import note_samples
-from vitlab.data.decode.formats import FORMATS, format_of, reader_of
+from vitlab.data.decode.colors import drop_odd_transparency, note_samples
+from vitlab.data.decode.formats import FORMATS, HEAD, advice, format_of, image_kind, reader_of
+from vitlab.data.decode.metadata import (
+    ORIENTATION,
+    avif_parts,
+    exif_bytes,
+    gif_parts,
+    jpeg_parts,
+    orientation,
+    png_parts,
+    webp_size,
+)
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.errors import ImageError, UserError
 from vitlab.values import either
 
 BACK = {6: 8, 8: 6}  # what undoes a quarter turn; every other orientation undoes itself
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 MAX_PIXELS = 50_000_000
 MAX_SIDE = 65_535  # what a JPEG can have
 # Of formats whose decoders take 16 and 12 bytes for a pixel, so that no image takes over 512 MB.
@@ -45,8 +67,6 @@ MAX_BYTES = 256 * 2**20
 
 MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
 SCAN = b"\xff\xda"  # a few bytes each, yet each is a pass over a progressive JPEG
-START, EXIF = SCAN[1], 0xE1  # markers of segments
-_MAX_PARTS = 100_000  # segments or chunks; a 256 MB PNG in the usual 8 kB chunks has 33,000
 _LOCK = threading.Lock()
 STDERR = 2
 # Of libtiff: `Fax4Decode: Bad code word at line 55 of strip 0 (x 94).`
@@ -98,7 +118,9 @@ def opened(
             reader_of(kind)  # which says what is missing
         if kind not in formats:
             named = either(each.replace("WEBP", "WebP") for each in formats)
-            raise ImageError(f"not a {named} image" if data else "the file is empty")
+            other = image_kind(data[:HEAD])
+            but = f", but {other}: {advice(other)}" if advice(other) else ""
+            raise ImageError(f"not a {named} image{but}" if data else "the file is empty")
         if len(data) > MAX_BYTES:
             raise ImageError(f"{len(data):,} bytes exceed the limit of {MAX_BYTES:,}")
         with unheard() if kind in ("GIF", "TIFF", "HEIF") else nullcontext():
@@ -167,11 +189,16 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
         data, exif = jpeg_parts(data)
     elif kind == "PNG":
         data, exif = png_parts(data)
+    elif kind == "GIF":
+        data = gif_parts(data)
+    elif kind == "AVIF":
+        data = avif_parts(data)
     elif kind == "WEBP":
         check_size(*webp_size(data), max_pixels)  # the reader allocates its canvas at once
     image = reader_of(kind)(BytesIO(data))
     check_size(*image.size, max_pixels)
     note_samples(image, image)
+    drop_odd_transparency(image)
     if kind == "PNG":
         _mend_png_key(image, data[24])
     if kind == "JPEG" and "progressive" in image.info:
@@ -180,9 +207,8 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
             raise ImageError(f"a progressive JPEG with {scans:,} scans takes too long to decode")
     if isinstance(image, TiffImageFile):
         check_size(image.tag_v2.get(322, 1), image.tag_v2.get(323, 1), max_pixels)  # a tile
-        image.info.pop("xmp", None)  # else Pillow may take an orientation from it as well
         return Header(image, 1, data)  # Pillow turns a TIFF itself
-    return Header(image, orientation(exif or image.info.get("exif", b"")), data)
+    return Header(image, orientation(exif or exif_bytes(image.info.get("exif"))), data)
 
 
 def check_size(columns: int, rows: int, max_pixels: int) -> None:
@@ -193,16 +219,23 @@ def check_size(columns: int, rows: int, max_pixels: int) -> None:
         raise ImageError(f"{columns} x {rows} pixels exceed the limit of {MAX_SIDE:,} per side")
 
 
-def webp_size(data: bytes) -> tuple[int, int]:
-    """Return columns and rows from the first chunk of a WebP file."""
-    kind = data[12:16]
-    if kind == b"VP8X":
-        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
-    if kind == b"VP8L":
-        bits = int.from_bytes(data[21:25], "little")
-        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-    columns, rows = struct.unpack_from("<HH", data, 26)
-    return columns & 0x3FFF, rows & 0x3FFF
+def upright(picture: Image.Image) -> Image.Image:
+    """Return a turned copy of an image in memory, without metadata; what that may be is not known.
+
+    Raises:
+        Exception: of any kind, by Pillow: its pixels cannot be decoded.
+    """
+    picture.load()
+    try:
+        turned = picture.getexif().get(ORIENTATION, 1)
+    except Exception:  # of whatever type the program that made it left there
+        turned = orientation(exif_bytes(picture.info.get("exif")))
+    method = _TURNS.get(turned) if isinstance(turned, int) else None
+    image = picture.copy() if method is None else picture.transpose(method)
+    drop_odd_transparency(image)
+    for key in image.info.keys() - {"transparency"}:
+        del image.info[key]
+    return image
 
 
 def _mend_png_key(image: ImageFile, depth: int) -> None:
@@ -213,81 +246,6 @@ def _mend_png_key(image: ImageFile, depth: int) -> None:
         image.info["transparency"] = (key & top) * (255 // top)
     elif image.mode == "RGB" and isinstance(key, tuple) and depth == 16:
         image.info["transparency"] = tuple(value >> 8 for value in key)
-
-
-def jpeg_parts(data: bytes) -> tuple[bytes, bytes]:
-    """Return the file without application and comment segments, and the first EXIF block.
-
-    JFIF (APP0) and Adobe (APP14) segments stay: they define how colors are stored.
-    """
-    view, exif = memoryview(data), b""
-    parts: list[bytes | memoryview] = [data[:2]]
-    for marker, at, end in jpeg_segments(data):
-        if marker == EXIF and not exif and data.startswith(b"Exif\0\0", at + 4):
-            exif = data[at + 4 : end]
-        if marker in (0xE0, 0xEE) or not (0xE0 <= marker <= 0xEF or marker == 0xFE):
-            parts.append(view[at:end])
-    return b"".join(parts), exif
-
-
-def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield marker, start and end of each segment; the last is the first scan, to the end."""
-    at = 2
-    for _ in range(_MAX_PARTS):
-        at = data.find(b"\xff", at)  # Pillow, too, skips bytes that belong to no segment
-        if at < 0 or at + 4 > len(data):
-            return
-        marker = data[at + 1]
-        if marker == START:  # of a scan
-            yield marker, at, len(data)
-            return
-        if marker == 0xFF:  # padding
-            at += 1
-        elif marker <= 0x01 or 0xD0 <= marker <= 0xD9:  # has no length
-            at += 2
-        else:
-            end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
-            yield marker, at, end
-            at = end
-
-
-def png_parts(data: bytes) -> tuple[bytes, bytes]:
-    """Return the file with only the chunks of its first frame, and the EXIF block.
-
-    The IDAT chunks are an animation's first frame, or the still image before it. EXIF may follow
-    the pixels.
-    """
-    view, exif, at = memoryview(data), b"", 8
-    parts: list[bytes | memoryview] = [data[:8]]
-    for _ in range(_MAX_PARTS):
-        if at + 8 > len(data):
-            break
-        length, kind = struct.unpack_from(">I4s", data, at)
-        if kind in (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"):
-            parts.append(view[at : at + 12 + length])
-        elif kind == b"eXIf":
-            exif = data[at + 8 : at + 8 + length]
-        at += 12 + length
-    return b"".join(parts), exif
-
-
-def orientation(exif: bytes) -> int:
-    """Return the orientation, 1 to 8, in the first directory of an EXIF block (1 if malformed)."""
-    exif = exif.removeprefix(b"Exif\0\0")
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
-    if order is None:
-        return 1
-    try:
-        (start,) = struct.unpack_from(order + "I", exif, 4)
-        (count,) = struct.unpack_from(order + "H", exif, start)
-        for at in range(start + 2, start + 2 + 12 * count, 12):
-            tag, kind = struct.unpack_from(order + "HH", exif, at)
-            if tag == 274 and kind in (3, 4):
-                (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), exif, at + 8)
-                return value if 1 <= value <= 8 else 1
-    except struct.error:
-        pass
-    return 1
 
 
 def turn(pixels: Pixels, orientation: int) -> Pixels:

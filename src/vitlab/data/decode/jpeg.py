@@ -14,16 +14,13 @@ import numpy as np
 
 from vitlab.data.decode.headers import (
     BACK,
-    EXIF,
     MAX_BYTES,
     MAX_SCANS,
     SCAN,
-    START,
-    jpeg_segments,
-    orientation,
     turn,
     turn_box,
 )
+from vitlab.data.decode.metadata import EXIF, START, jpeg_segments, orientation
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import ImageError, UserError
 

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from PIL.ImageFile import ImageFile
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from vitlab.data.decode.headers import (
     complaints_are_errors,
     explained_image,
     unheard,
+    upright,
 )
 from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.pixels import Pixels
@@ -143,9 +144,9 @@ def _of_pillow(picture: Image.Image, name: str) -> StoredImage:
     # Pillow may decode only now
     with explained_image(name), unheard(), complaints_are_errors(picture):
         check_size(*picture.size, MAX_PIXELS)
-        upright = ImageOps.exif_transpose(picture)
-        note_samples(upright, picture)
-        return PillowImage(upright, name)
+        turned = upright(picture)
+        note_samples(turned, picture)
+        return PillowImage(turned, name)
 
 
 def _untouched(picture: ImageFile) -> bool:

@@ -82,7 +82,7 @@ def check_known_columns(names: Collection[str], title: object, known: Sequence[s
 def open_rows(table: CellTable, image_column: str, bare: Source, request: Request) -> Found:
     """Return the images of a table by their split, with the labels that a column gives them.
 
-    Images without a label are parts of their own, with the reason.
+    Images without a label are parts of their own, with the reason; so are all, if none has one.
 
     Args:
         table: the cells
@@ -91,8 +91,7 @@ def open_rows(table: CellTable, image_column: str, bare: Source, request: Reques
         request: what is wanted, and what the user says of the columns
 
     Raises:
-        UnlabeledError: labels are required, and there are none.
-        DataError: an unknown column or split, or cells that are no labels.
+        DataError: an unknown column or split; where labels are required, cells that are none.
     """
     if not len(bare):
         raise DataError(f"{table.title} has no images")
@@ -119,7 +118,7 @@ def open_rows(table: CellTable, image_column: str, bare: Source, request: Reques
         names, column = _read_labels(table, others, known)
         labeled = _label_rows(bare, table, names, column)
     except DataError as error:
-        if request.labels == "required":
+        if request.labels == "required" and not isinstance(error, UnlabeledError):
             raise
         part = Part(_with_groups(bare, table, known), table.split, f"{NO_LABELS}{error}")
         return Found(_in_splits(part, rows, splits), notes)

@@ -16,7 +16,7 @@ from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.exists import PATTERN, STDIN
 from vitlab.data.labels import Labels, SingleLabels
-from vitlab.data.rules import SPLIT_WORDS, is_system_name, merge_names
+from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS, is_system_name, merge_names
 from vitlab.data.sources.paths import Names, read_image, some
 from vitlab.data.sources.remote import braces, expand, is_url
 from vitlab.data.sources.request import Found, Part, Request, blank
@@ -137,8 +137,14 @@ def _without_labels(root: Path, folders: Mapping[str, Path]) -> Found:
 def _of_classes(root: Path) -> Found:
     """Return the images of class folders, and those beside them."""
     found, others = split_folders(root)
-    notes = [f"ignored {each}: neither a split nor a class" for each in others]
+    blind = [each for each in others if each.name.lower() in SPLIT_OF and holds_images(each)]
+    notes = [f"ignored {each}: neither a split nor a class" for each in others if each not in blind]
     parts = []
+    for folder in blind if found else []:
+        lacks = f"{folder} has no class folders"
+        names, more = names_below(folder)
+        parts.append(Part(image_paths(names, folder), SPLIT_OF[folder.name.lower()], lacks))
+        notes += unread_lines(str(folder), more)
     for split, folder in (found or {"": root}).items():
         source, more = class_folders(folder)
         parts.append(Part(source, split))
@@ -180,20 +186,24 @@ def open_files(request: Request) -> Found | None:
         raise DataError(f"no images among the {len(matches):,} files of {name}")
     left = len(matches) - len(images)
     notes = [f"skipped {left:,} files of {name} that are not images"] * bool(left)
-    return Found([_by_folder(name, images)], notes)
+    part, alike = _by_folder(name, images)
+    return Found([part], [*notes, *alike])
 
 
-def _by_folder(pattern: str, images: Sequence[str]) -> Part:
+def _by_folder(pattern: str, images: Sequence[str]) -> tuple[Part, list[str]]:
     """Return images, the folder of each as its label if the pattern leaves several folders open."""
-    names = [Path(each).parent.name for each in images]
+    spelled, notes = merge_names([Path(each).parent.name for each in images], pattern)
+    names = [spelled[Path(each).parent.name] for each in images]
     folders = {str(Path(each).parent) for each in braces(pattern)}
     deep = "**" in pattern  # a folder at any depth is no class
     open_folders = not deep and (len(folders) > 1 or any(s in min(folders) for s in "*?["))
     classes, labels = np.unique(names, return_inverse=True)
     if not open_folders or len(classes) < 2:
-        return Part(image_paths(images), lacks=f"{pattern} names images of one folder: no labels")
+        return Part(
+            image_paths(images), lacks=f"{pattern} names images of one folder: no labels"
+        ), []
     order = tuple(classes.tolist())
-    return Part(LabeledFiles(Path(), Names.of(images), SingleLabels(labels), order))
+    return Part(LabeledFiles(Path(), Names.of(images), SingleLabels(labels), order)), notes
 
 
 def _splits_inside(root: Path) -> dict[str, Path]:

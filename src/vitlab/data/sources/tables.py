@@ -65,7 +65,6 @@ def open_dataset(rows: Any, title: str, inside: Inside, request: Request, split:
         split: what the data calls these rows, where it has several splits
 
     Raises:
-        UnlabeledError: labels are required, and no column has any.
         DataError: no image column, or labels that no class can have.
     """
     import datasets

@@ -227,3 +227,20 @@ def test_the_command_keeps_them_with_a_run_and_its_report_shows_them(
     code, text, _ = call(capsys, "predict", out, image, "--json")
     assert set(json.loads(text)["predictions"][0]["predicted"]) <= set(CLASSES)
     assert run.metrics["map"] is not None
+
+
+def test_classes_whose_validation_images_decide_nothing_are_named(tmp_path: Path, capsys) -> None:
+    """A class that none has keeps 0.5, one that all have gets a threshold below all scores."""
+    rows = []
+    for part in ("train", "val", "test"):
+        photo_folder(tmp_path / part, {"red": 6})
+        rows += [
+            {"path": f"{part}/red/{i:03d}.png", "split": part}
+            | {"labels": [CLASSES[i % 3]] if part != "val" else ["red", "odd"][: 1 + i % 2]}
+            for i in range(6)
+        ]
+    (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    vitlab.choose_thresholds(model(), str(tmp_path / "list.jsonl"), workers=0)
+    said = capsys.readouterr().err
+    assert "no validation image has green: such classes keep the threshold 0.5" in said
+    assert "every validation image has red: such classes get one below all of their scores" in said

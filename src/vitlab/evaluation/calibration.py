@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from vitlab.data.holdout import fingerprint, with_validation
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.data.settings import Columns
+from vitlab.data.sources.paths import some
 from vitlab.data.sources.request import Given, Splits, title_of
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError
@@ -29,7 +30,7 @@ from vitlab.evaluation.infer import Probabilities, check_classifier, predict
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import figures, moved_by
 from vitlab.models.model import Model
-from vitlab.progress import public
+from vitlab.progress import public, say
 
 Per = Literal["class", "all"]
 BLOCK = 2_000_000  # logits whose softmax is in memory at once
@@ -314,9 +315,26 @@ def choose_thresholds(
     done = predict(model, source, Compute(device, precision, workers=workers))
     assert isinstance(done.labels, MultiLabels)
     values = best_thresholds(done.probabilities, done.labels.values, per)
+    if per == "class":
+        for line in _undecided_lines(done.labels.values, model.config.labels):
+            say(line)
     found = Thresholds(tuple(values.tolist()), per, title_of(data), len(done.labels))
     model.provenance = model.provenance | found.provenance
     return found
+
+
+def _undecided_lines(table: NDArray[np.integer[Any]], classes: Sequence[str]) -> list[str]:
+    """Return lines about classes whose validation images say nothing of a threshold."""
+    counts = table.sum(axis=0)
+    names = np.array(classes or [str(number) for number in range(table.shape[1])])
+    lines = list[str]()
+    for which, is_so, then in (
+        ("no validation image has", counts == 0, "keep the threshold 0.5"),
+        ("every validation image has", counts == len(table), "get one below all of their scores"),
+    ):
+        if is_so.any():
+            lines.append(f"{which} {some(names[is_so].tolist())}: such classes {then}")
+    return lines
 
 
 def best_thresholds(probabilities: Floats, table: NDArray[np.integer[Any]], per: Per) -> Floats:

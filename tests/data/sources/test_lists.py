@@ -232,6 +232,10 @@ def test_metadata_in_a_folder_is_a_list_if_it_names_files(here: Path) -> None:
     lines = [f"a/00{i}.png,{'xy'[i % 2]}" for i in range(6)]
     (here / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
     assert open_to_learn(str(here)).classes == ("x", "y")
+    (here / "metadata.jsonl").write_text('{"file_name": "a/000.png", "label": "z"}')
+    line = f"ignored {here / 'metadata.jsonl'}: metadata.csv is the list of that folder"
+    assert line in open_to_learn(str(here)).notes
+    (here / "metadata.jsonl").unlink()
     (here / "metadata.csv").write_text("author,license\nsomebody,CC0\n")
     assert open_to_learn(str(here)).classes == ("a", "b")
 

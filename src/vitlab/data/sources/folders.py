@@ -142,9 +142,9 @@ def _of_classes(root: Path) -> Found:
     parts = []
     for folder in blind if found else []:
         lacks = f"{folder} has no class folders"
-        names, more = names_below(folder)
+        names, unread = names_below(folder)
         parts.append(Part(image_paths(names, folder), SPLIT_OF[folder.name.lower()], lacks))
-        notes += unread_lines(str(folder), more)
+        notes += unread_lines(str(folder), unread)
     for split, folder in (found or {"": root}).items():
         source, more = class_folders(folder)
         parts.append(Part(source, split))

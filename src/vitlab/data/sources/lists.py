@@ -50,14 +50,16 @@ Row = dict[str, Any]
 
 def open_list(request: Request) -> Found | None:
     """Open a list of paths; None for other data."""
-    file = _list_file(request.path)
-    if file is None:
+    files = _list_files(request.path)
+    if not files:
         return None
+    file = files[0]
     table = read_list(file, request.columns)
     column, places = find_images(table, file, request.columns)
     paths, notes = read_paths(table, column, places, file, request.columns)
     found = open_rows(table, column, image_paths(paths, places.root), request)
-    return Found(found.parts, [*_place_notes(places, file), *notes, *found.notes])
+    ignored = [f"ignored {other}: {file.name} is the list of that folder" for other in files[1:]]
+    return Found(found.parts, [*ignored, *_place_notes(places, file), *notes, *found.notes])
 
 
 # Files
@@ -159,16 +161,17 @@ def _json_objects(text: str, file: Path) -> Iterator[tuple[int, Row]]:
         yield number, row
 
 
-def _list_file(path: Path) -> Path | None:
-    """Return the list that a user names, or the one in a folder of images; None for others."""
+def _list_files(path: Path) -> list[Path]:
+    """Return the list that a user names, or those in a folder of images; none of other data."""
     if not path.is_dir():
-        return path if path.is_file() and path.suffix.lower() in SUFFIXES else None
+        return [path] if path.is_file() and path.suffix.lower() in SUFFIXES else []
+    found = list[Path]()
     for file in (path / name for name in METADATA):
         if file.is_file():  # not a pipe, which would be waited for
             with file.open("rb") as stream:
                 if b"file_name" in stream.readline(HEAD):  # else it is notes on something else
-                    return file
-    return None
+                    found.append(file)
+    return found
 
 
 # Images

@@ -57,9 +57,8 @@ def _check_classes(splits: Splits, title: str) -> None:
     """Refuse fewer classes than two, and those of other splits that training does not have."""
     if len(splits.classes) < 2:
         left_out = "".join(f"; {note}" for note in splits.notes if note.startswith("left out"))
-        raise DataError(
-            f"{title} has only one class ({splits.classes[0]!r}); at least 2 are needed{left_out}"
-        )
+        name = splits.classes[0][:80]
+        raise DataError(f"{title} has only one class ({name!r}); at least 2 are needed{left_out}")
     if splits.whole is None:
         learned = present(splits.train)
         for part, source in splits.parts.items():

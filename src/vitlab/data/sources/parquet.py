@@ -32,9 +32,13 @@ from vitlab.packages import check_installed, needed
 from vitlab.places import cache_folder
 from vitlab.units import storage
 
-LARGEST_GROUP = 2**30  # bytes of one column in a row group, decoded
+LARGEST_GROUP = 2**30  # bytes of one column in a row group, as its metadata says
+EXPANDED = 2**28  # bytes to which a small row group may grow: a dictionary may repeat large values
+LARGEST_CELL = 2**12  # bytes of a cell that is no image, on average
 KEPT = 2**28  # bytes of row groups that a process keeps
-FEW = 4  # rows decoded at once: a dictionary may repeat one large value
+LARGE_GROUP = 2**20  # bytes that are slow to read for one image
+FEW = 4  # rows of images decoded at once
+MANY = 256  # rows of other columns
 
 
 class RowGroups:
@@ -49,6 +53,7 @@ class RowGroups:
 
     def _forget(self) -> None:
         self._groups = OrderedDict[tuple[int, int], list[Any]]()
+        self._refused = dict[tuple[int, int], str]()
         self._lock = threading.Lock()
         self._opened = dict[int, Any]()
 
@@ -69,8 +74,14 @@ class RowGroups:
         """
         with self._lock:
             key = (file, group)
+            if key in self._refused:
+                raise DataError(self._refused[key])
             if key not in self._groups:
-                self._groups[key] = self._read(file, group)
+                try:
+                    self._groups[key] = self._read(file, group)
+                except DataError as error:
+                    self._refused[key] = str(error)  # the error itself would hold what was read
+                    raise
                 size = sum(batch.nbytes for batches in self._groups.values() for batch in batches)
                 while size > self.kept and len(self._groups) > 1:
                     _, batches = self._groups.popitem(last=False)
@@ -82,7 +93,7 @@ class RowGroups:
     def _read(self, file: int, group: int) -> list[Any]:
         if file not in self._opened:
             self._opened[file] = open_parquet_file(self.files[file])
-        return read_batches(self._opened[file], self.column, self.files[file], group)
+        return read_images(self._opened[file], self.column, self.files[file], group)
 
 
 def open_parquet_file(file: str) -> Any:
@@ -98,25 +109,56 @@ def open_parquet_file(file: str) -> Any:
         return parquet.ParquetFile(file, memory_map=True)
 
 
-def read_batches(opened: Any, column: str, file: str, group: int | None = None) -> list[Any]:
-    """Return the batches of `FEW` rows, or more where no dictionary repeats values, of a column.
+def read_images(opened: Any, column: str, file: str, group: int) -> list[Any]:
+    """Return the batches of `FEW` rows of a column in one row group.
 
     Raises:
-        DataError: damaged, or larger than `LARGEST_GROUP` once decoded.
+        DataError: damaged, or too large once decoded.
     """
-    rows = FEW if group is not None else 4096
-    groups = None if group is None else [group]
-    batches, size = list[Any](), 0
+    stored = _stored_bytes(opened, column, group)
+    limit = LARGEST_GROUP if stored > LARGEST_GROUP else max(4 * stored, EXPANDED)
+    batches, size = list[Any](), stored if stored > LARGEST_GROUP else 0
     with _explained(f"cannot read column {column} of {file}"):
-        for batch in opened.iter_batches(rows, groups, [column], use_threads=False):
+        rows = opened.iter_batches(FEW, [group], [column], use_threads=False)
+        while size <= limit and (batch := next(rows, None)) is not None:
             size += batch.nbytes
-            if size > LARGEST_GROUP:
-                raise DataError(
-                    f"{file}: column {column} is larger than {storage(LARGEST_GROUP)} once "
-                    "decoded: write smaller row groups"
-                )
             batches.append(batch)
+    if size > limit:
+        raise DataError(
+            f"{file}: column {column} of row group {group} is larger than {storage(limit)} once "
+            "decoded: write smaller row groups"
+        )
     return batches
+
+
+def _stored_bytes(opened: Any, column: str, group: int) -> int:
+    """Return the bytes of a column in a row group without compression, as the metadata has it."""
+    about = opened.metadata.row_group(group)
+    chunks = (about.column(number) for number in range(about.num_columns))
+    return sum(
+        max(0, chunk.total_uncompressed_size)
+        for chunk in chunks
+        if chunk.path_in_schema.split(".")[0] == column
+    )
+
+
+def read_cells(opened: Any, column: str, file: str) -> Iterator[Any]:
+    """Yield the cells of a column that holds no images.
+
+    Raises:
+        DataError: damaged, or too large once decoded.
+    """
+    size = rows = 0
+    with _explained(f"cannot read column {column} of {file}"):
+        for batch in opened.iter_batches(MANY, columns=[column], use_threads=False):
+            size += batch.nbytes
+            rows += batch.num_rows
+            if size > LARGEST_CELL * rows + EXPANDED // 4:
+                raise DataError(
+                    f"{file}: the cells of column {column} have more than {LARGEST_CELL:,} bytes "
+                    "on average: that is no label"
+                )
+            yield from _values_of(batch.column(0))
 
 
 @contextmanager
@@ -282,7 +324,24 @@ def _open_files(files: Sequence[str], split: str, is_split: bool, request: Reque
     if opened[0].schema_arrow.field(column).type.num_fields:
         _check_image_type(schema.field(column).type, title, column)
     inside = Inside((root,), request.columns.allow_outside)
-    return open_rows(table, column, _images_of(opened, files, column, title, inside), request)
+    found = open_rows(table, column, _images_of(opened, files, column, title, inside), request)
+    return Found(found.parts, [*_speed_notes(opened, column, title), *found.notes])
+
+
+def _speed_notes(opened: Sequence[Any], column: str, title: str) -> list[str]:
+    """Return a line where images in any order are slow to read: more than memory keeps."""
+    sizes = [
+        _stored_bytes(file, column, group)
+        for file in opened
+        for group in range(file.metadata.num_row_groups)
+    ]
+    mean = sum(sizes) / max(1, len(sizes))
+    if sum(sizes) <= KEPT or mean < LARGE_GROUP:
+        return []
+    return [
+        f"{title}: each image is read with its row group of about {storage(mean)}: "
+        "vitlab prepare writes shards, which are read image by image"
+    ]
 
 
 def _images_of(
@@ -340,8 +399,7 @@ def _reader_of_columns(
             cells[name] = [
                 value
                 for file, place in zip(opened, files, strict=True)
-                for batch in read_batches(file, name, place)
-                for value in _values_of(batch.column(0))
+                for value in read_cells(file, name, place)
             ]
         return cells[name]
 
@@ -352,9 +410,10 @@ def _values_of(column: Any) -> list[Any]:
     """Return cells as Python has them; of types that are no labels, their number alone."""
     import pyarrow
 
-    if pyarrow.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return column.to_pylist()
+    if not pyarrow.types.is_dictionary(column.type):
+        return column.to_pylist()
+    values = column.dictionary.to_pylist()
+    return [None if place is None else values[place] for place in column.indices.to_pylist()]
 
 
 def _image_columns(schema: Any) -> tuple[list[str], list[str]]:

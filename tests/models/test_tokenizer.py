@@ -152,19 +152,19 @@ def still(frames: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("pool", ["token", "mean"])
-@pytest.mark.parametrize(("frames", "tubelet"), [(2, 2), (5, 5), (8, 2), (6, 1)])
+@pytest.mark.parametrize(("frames", "tubelet"), [(2, 2), (4, 4), (5, 5), (10, 10), (8, 2), (6, 1)])
 def test_a_still_clip_is_its_image(pool: str, frames: int, tubelet: int) -> None:
+    """Within rounding: how a processor groups the channels of a sum depends on their number."""
     image, clip = still(frames)
     model = a_model(pool=pool, positions_at="every")
     over = vitlab.over_frames(model, frames, tubelet)
     times = frames // tubelet
     assert over.config.grid == (4 * times, 4)
     with torch.inference_mode():
-        assert torch.equal(over.stem(clip), model.stem(image).repeat(1, times, 1))
+        tokens = model.stem(image).repeat(1, times, 1)
+        torch.testing.assert_close(over.stem(clip), tokens, rtol=0, atol=1e-5)
         got, want = over(clip), model(image)
-        if times == 1:
-            assert torch.equal(got, want)
-        elif pool == "mean":  # sums have another order
+        if times == 1 or pool == "mean":
             torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
         else:  # more patches for one class token
             assert not torch.allclose(got, want, atol=1e-3)

@@ -5,6 +5,7 @@ import io
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 
@@ -25,7 +26,7 @@ CONFIG = tiny().config
 
 
 def many_scans(side: int = 2496, scans: int = 42) -> bytes:
-    """A JPEG of 30 kB whose decoding takes seconds: each scan is a pass over all of it."""
+    """A JPEG of 30 kB whose decoding takes long: each scan is a pass over all of it."""
     file = io.BytesIO()
     Image.new("L", (side, side), 90).save(file, "JPEG", progressive=True)
     data = file.getvalue()
@@ -94,25 +95,34 @@ def test_time_and_memory_of_an_image_are_bounded(
 ) -> None:
     """And the image after it finds everything as if nothing had happened; on macOS they spawn."""
     monkeypatch.setattr(pool, "METHOD", method)
+    source = Pictures([encoded(1), encoded(2)], SingleLabels.blank(2, 1), ("",))
 
-    async def run() -> list[Decoded]:
-        decoders = Decoders(1, Bounds(seconds=0.5, memory=2**28))
+    async def refused(bounds: Bounds, images: Iterator[bytes], restarts: int) -> str:
+        """Return the error of the first image that has one; the images around it are decoded."""
+        decoders = Decoders(1, bounds)
         await decoders.start()
+
+        async def found(data: bytes) -> Decoded:
+            return await decoders.decode(data, "it", "key", Wanted.by(CONFIG))
+
         try:
-            images = [encoded(1), many_scans(), encoded(2), large_canvas(), encoded(3)]
-            wanted = Wanted.by(CONFIG)
-            found = [await decoders.decode(each, "it", "key", wanted) for each in images]
-            assert decoders.restarts == 1
-            return found
+            first = await found(encoded(1))
+            error = ""
+            while not error:
+                error = (await found(next(images))).error
+            last = await found(encoded(2))
         finally:
             await decoders.stop()
+        assert decoders.restarts == restarts
+        for number, each in enumerate((first, last)):
+            assert each.error == ""
+            assert np.array_equal(each.pixels, fitted_image(source.image(number), CONFIG))
+        return error
 
-    found = asyncio.run(run())
-    assert found[1].error == "it: takes over 0.5 seconds to decode"
+    longer = (many_scans(scans=42 * 2**n) for n in range(20))  # as fast as the processor may be
+    error = asyncio.run(refused(Bounds(seconds=0.5), longer, 1))
+    assert error == "it: takes over 0.5 seconds to decode"
     if sys.platform == "linux":  # the only system that bounds memory
-        assert found[3].error.startswith("it: damaged or unsupported image (MemoryError")
-    source = Pictures([encoded(1), encoded(2), encoded(3)], SingleLabels.blank(3, 1), ("",))
-    for number, each in enumerate(found[::2]):
-        want = fitted_image(source.image(number), CONFIG)
-        assert np.array_equal(each.pixels, want)
-        assert each.error == ""
+        bounds = Bounds(seconds=60, memory=2**28)
+        error = asyncio.run(refused(bounds, iter([large_canvas()]), 0))
+        assert error.startswith("it: damaged or unsupported image (MemoryError")

@@ -13,17 +13,22 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
+from pathlib import Path
 from pickle import PicklingError
 from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils.signal_handling import _remove_worker_pids
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
+from vitlab.data.loading.handover import Carried, channel
+from vitlab.data.loading.handover import WorkerDiedError as WorkerDiedError
 from vitlab.data.sources.source import Source
 from vitlab.data.sources.tar_shards import read_ahead
-from vitlab.errors import DataError, SourceError, UserError
+from vitlab.errors import DataError, UserError
 from vitlab.machine.cores import cores
 from vitlab.machine.open_files import check_open_files
 from vitlab.models.packed import Packed
@@ -67,24 +72,20 @@ def started(loader: Iterable[T]) -> Iterator[T]:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's first loader took it over
 
 
-class WorkerDiedError(DataError):
-    """A process that decodes images died."""
-
-
 @contextmanager
 def deaths_explained() -> Iterator[None]:
     """Turn the loader's error about a dead worker, or from a living one, into one line.
 
     Raises:
-        WorkerDiedError: a worker was killed, or ended by itself.
-        SourceError: images did not come from another machine.
+        WorkerDiedError: a worker was killed, ended by itself, or cannot hand over what it loaded.
+        UserError: what a living worker says in one line, such as that images did not come.
     """
     try:
         yield
-    except SourceError as error:
+    except UserError as error:
         kind = type(error)  # of a worker's, the loader keeps the type and the traceback
-        _, told, text = str(error).rpartition(f"{kind.__module__}.{kind.__name__}: ")
-        if not told:
+        _, named, text = str(error).rpartition(f"{kind.__module__}.{kind.__name__}: ")
+        if not named:
             raise
         raise kind(text.removesuffix("\\n")) from None
     except (RuntimeError, OSError, EOFError) as error:
@@ -112,6 +113,8 @@ def _of_a_dead_worker(error: Exception) -> bool:
 _MOST_WORKERS = 8
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent dies
 _LEAVE = 30  # seconds that a worker lives on after SIGTERM
+_LOOK = 2.0  # seconds without a batch, after which the workers are looked at
+_STOPS = 3  # looks in a row: all are stopped and go on together by Ctrl-Z and fg
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -157,7 +160,7 @@ def loader(items: Dataset[T], order: Sequence[int], workers: int) -> "DataLoader
     batches = isinstance(items, TrainingBatches | EvaluationBatches)
     workers = min(workers, len(order))
     return _Loader(
-        items,
+        Carried(items) if workers else items,
         batch_size=None,  # the data set gives whole batches
         sampler=order,
         num_workers=workers,
@@ -189,8 +192,97 @@ class _Loader(DataLoader[T]):
                 f"the data cannot be sent to worker processes ({error}): use classes and functions "
                 "of a module instead of local ones or lambdas, or no workers"
             ) from error
+        except OSError as error:
+            raise WorkerDiedError(
+                f"data-loading workers cannot start ({error}): pass --workers 0, or fewer; a "
+                "container gets more shared memory by docker run --shm-size 2g"
+            ) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _get_iterator(self) -> _BaseDataLoaderIter:
+        return _Workers(self) if self.num_workers else super()._get_iterator()
+
+
+class _Workers(_MultiProcessingDataLoaderIter):
+    """PyTorch's worker processes, whose batches come by `channel`, and who are seen to live."""
+
+    def __init__(self, loader: DataLoader[T]) -> None:
+        self.stops = 0  # looks in a row at which a worker was stopped
+        self.inbox, outbox = channel()
+        loader.collate_fn = outbox
+        try:
+            super().__init__(loader)
+        except BaseException:
+            self._shutdown = True  # there is nothing that PyTorch could end in order
+            _end(getattr(self, "_workers", ()))
+            raise
+        finally:
+            outbox.close()
+
+    def _try_get_data(self, timeout: float = _LOOK) -> tuple[bool, Any]:
+        """Wait for a batch; where none comes, look whether all workers live and run.
+
+        Raises:
+            WorkerDiedError: one does not.
+        """
+        try:
+            wait: Callable[[float], tuple[bool, Any]] = super()._try_get_data
+            ready, item = wait(min(timeout, _LOOK))
+        except RuntimeError as error:
+            ended = [each.exitcode for each in self._workers if each.exitcode]
+            if ended and _of_a_dead_worker(error):
+                self._shutdown_workers()
+                raise WorkerDiedError(_fate(ended[0])) from error
+            raise
+        stopped = [] if ready else [each for each in self._workers if _is_stopped(each.pid)]
+        self.stops = self.stops + 1 if stopped else 0
+        if self.stops < _STOPS:
+            return ready, item
+        _end(stopped)
+        self._shutdown_workers()
+        raise WorkerDiedError(
+            f"a data-loading worker died: process {stopped[0].pid} was stopped (SIGSTOP) while its "
+            "batch was waited for; try again, or pass --workers 0"
+        )
+
+    def _shutdown_workers(self) -> None:
+        """End the workers: in order, or, where one died, who may have held a lock, at once."""
+        if self._shutdown or not any(each.exitcode for each in self._workers):
+            super()._shutdown_workers()
+            return
+        self._shutdown = True
+        if self._pin_memory:
+            self._pin_memory_thread_done_event.set()  # ends the thread at its next look
+        _end(self._workers)
+        if self._worker_pids_set:
+            _remove_worker_pids(id(self))
+            self._worker_pids_set = False
+
+
+def _is_stopped(process: int | None) -> bool:
+    """Return whether a process is stopped, as far as the system tells (Linux)."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] == "T"
+
+
+def _fate(status: int) -> str:
+    """Return a line about a worker that ended with a status, or the negative of a signal."""
+    if status == -signal.SIGKILL:
+        return "a data-loading worker died, possibly out of memory; try fewer --workers"
+    if status < 0:
+        name = signal.Signals(-status).name
+        return f"a data-loading worker died of {name}; --workers 0 shows at which image"
+    line = f"a data-loading worker died: it ended by itself (exit status {status})"
+    if multiprocessing.get_start_method() == "fork":
+        return f"{line}; --workers 0 shows where"
+    return (
+        f"{line}, as where it cannot import the program that calls vitlab: put the call below "
+        '`if __name__ == "__main__":`, or pass workers=0 (--workers 0)'
+    )
 
 
 def _end(workers: Sequence[BaseProcess]) -> None:
@@ -202,7 +294,7 @@ def _end(workers: Sequence[BaseProcess]) -> None:
         with deaths_reported_late():
             for each in alive:
                 each.kill()
-                each.join()
+                each.join(_LEAVE)  # the kernel may not end it, as on a file system that is gone
 
 
 def _same(item: T) -> T:

@@ -59,9 +59,9 @@ def over_frames(model: M, frames: int, tubelet: int = 2) -> M:
 
     The kernel of the middle frame of each tubelet is that of the image, and those of the others are
     zero; positions are repeated in time (ViViT, section 3.4, central frame initialization). On a
-    still clip, its output is that of the image where one tubelet is as long as the clip, or where
-    there are no tokens beside the patches: several tubelets take a larger share of a class token's
-    attention. Other weights share their memory with the model.
+    still clip, its output is that of the image, within rounding (1e-5 in fp32), where one tubelet
+    is as long as the clip, or where there are no tokens beside the patches: several tubelets take a
+    larger share of a class token's attention. Other weights share their memory with the model.
 
     Args:
         model: a Vision Transformer of RGB images with a linear stem and 1-D positions

@@ -85,7 +85,9 @@ def _vit(
     """Return what all rows of Table 3 share; ResNets have no dropout and no tanh layer."""
     part: dict[str, Any] = {"image_size": 224, "crop": 0.875, "zero_head": True}
     part["head_bias"] = -10.0  # its authors for ImageNet-21k, scenic for ImageNet
-    if kind_of(model) is ViTConfig:
+    if not model:
+        part["dropout"] = dropout  # the layers are those of the weights
+    elif kind_of(model) is ViTConfig:
         part |= {"pre_logits": shape_of(model)["width"], "gelu": "tanh", "dropout": dropout}
     linear = shape == "linear"
     return Recipe(
@@ -285,12 +287,12 @@ def deit3(model: str = "ViT-S/16") -> Recipe:
 
 
 def _width(model: str, recipe: str) -> int:
-    """Return the width of a Vision Transformer; refuse other models."""
+    """Return the width of a Vision Transformer; of weights, that of ViT-S; refuse other models."""
     if kind_of(model) is not ViTConfig:
         raise OptionError(
             f"{recipe} trains Vision Transformers, not {model}: choose one, such as ViT-S/16"
         )
-    return width_of(model)
+    return width_of(model or "ViT-S/16")
 
 
 PAPERS = (

@@ -11,6 +11,7 @@ from vitlab.recipes.model_part import ModelPart, model_part, width_of
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
 
+USUAL = "ViT-B/16"  # whose row weights without a model's name have
 SCENES = "ViT(width=96,depth=4,heads=3,mlp=384)/8"
 AFTER = Augment(  # of fine-tuning, in the code of BEiT and of MAE
     area=0.08, flip=True, rand_ops=2, mixup=0.8, cutmix=1.0, erase=0.25,
@@ -43,7 +44,7 @@ def beit(model: str = "ViT-B/16") -> Recipe:
     LayerScale from 0.1 (1e-5 for ViT-L and wider), one table of relative positions for all blocks.
     Name a tokenizer with `--tokenizer`. Three things, section 5, has 300 epochs.
     """
-    wide = width_of(model) >= 1024
+    wide = width_of(model or USUAL) >= 1024
     part = {
         "interpolation": "bicubic",
         "positions": "bias",
@@ -98,7 +99,7 @@ def mae(model: str = "ViT-B/16") -> Recipe:
     than double, it has 4 blocks of half the encoder's width (our choice). The last norm is on the
     mean of the patches, as fine-tuning then has it.
     """
-    width = width_of(model)
+    width = width_of(model or USUAL)
     large, heads = width >= 768, max(1, width // 64)  # each 32 wide, as the paper's
     part: dict[str, Any] = {"interpolation": "bicubic", **IMAGENET}
     if kind_of(model) is ViTConfig:
@@ -130,7 +131,7 @@ def mae_finetune(model: str = "") -> Recipe:
     The classifier sees the mean of the patches after `vitlab pretrain`; released weights have a
     class token, which `--pool mean` leaves aside.
     """
-    width = width_of(model) if model else ViTConfig.width
+    width = width_of(model or USUAL)
     large = width >= 1024
     lr, drop = (4e-3, 0.3 if width >= 1280 else 0.2) if large else (2e-3, 0.1)
     return Recipe(
@@ -279,12 +280,14 @@ def detect(model: str = SCENES) -> Recipe:
     For photographs name trained weights: `--from facebook/dinov2-small`. Their rate, a twentieth of
     that of queries and heads, was not tuned.
     """
-    small = {"image_size": 48, "pool": "mean", "fit": "squash", "positions": "sincos"}
-    scenes: dict[str, Any] = {"object_queries": 16, "query_blocks": 2} if model == SCENES else {}
+    small = {"image_size": 48, "pool": "mean", "positions": "sincos"} if model == SCENES else {}
+    usual = model in (SCENES, "")
+    scenes: dict[str, Any] = {"object_queries": 16, "query_blocks": 2} if usual else {}
     return Recipe(
         recipe="detect",
-        data=Data(data="digit-scenes") if model == SCENES else Data(),
-        model=model_part(model, **(small if model == SCENES else {"fit": "squash"})),
+        data=Data(data="digit-scenes") if usual else Data(),
+        # boxes are shares of the whole image
+        model=model_part(model, fit="squash", crop=1.0, **small),
         augment=Augment(flip=True),
         pretext=Pretext(task="detect", **scenes),
         optimizer=Optimization(lr=1e-3, weight_decay=1e-4, clip=1.0),

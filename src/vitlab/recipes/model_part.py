@@ -1,9 +1,10 @@
 """The model of a recipe: its name, and the fields that are chosen otherwise."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from vitlab.images import Size
 from vitlab.models.config import (
     ModelConfig,
     ResNetConfig,
@@ -108,6 +109,11 @@ class ModelPart(Options):
             model: its name; empty for that of the weights to start from
         """
         return self._of(model, (*OF_RECIPE, *OF_PIXELS)) if model else self.of_weights()
+
+    def of_size(self, image_size: Size | None) -> Self:
+        """Return the same model for images of another size; None for the data's or the weights'."""
+        fields: dict[str, Any] = {"image_size": image_size}
+        return replace(self, **fields)
 
     def _of(self, model: str, names: Iterable[str]) -> "ModelPart":
         """Return another model with those of some chosen fields that it has."""

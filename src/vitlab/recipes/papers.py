@@ -111,10 +111,11 @@ def vit_finetune(model: str = "") -> Recipe:
 
     The learning rate is to be searched (`--sweep`): 0.003, 0.01, 0.03, 0.06 in 20,000 steps on
     ImageNet; 0.001, 0.003, 0.01, 0.03 in 10,000 steps on CIFAR, and in 500 steps, 100 of them
-    warm-up, on Pets and Flowers; 0.01 in 2,500 steps on VTAB. The warm-up of 500 steps and the zero
-    classifier are from the code. A patch of 14 takes 518 pixels, as H/14 in Table 2
-    (`--image-size 518`), where ImageNet also had 512 for L/16, and a Polyak average:
-    `--ema 0.9999 --no-ema-warmup`.
+    warm-up, on Pets and Flowers; 0.01 in 2,500 steps on VTAB. The warm-up of 500 steps, the crops
+    and the zero classifier are from the code, which squashes whole images for evaluation (`--fit
+    squash --crop 1`; here as the weights have it). Patches of 14 take 518 pixels, as H/14 in Table
+    2, where ImageNet also had 512 for L/16 (`--image-size 512`), and a Polyak average: `--ema
+    0.9999 --no-ema-warmup`.
     """
     patch = shape_of(model).get("patch", 32) if model else 32
     return Recipe(

@@ -20,18 +20,22 @@ AFTER = Augment(  # of fine-tuning, in the code of BEiT and of MAE
 
 
 def masked_patch(model: str = "ViT-B/16") -> Recipe:
-    """Masked patch prediction as in the ViT paper's B.1.2: Adam, lr 2e-4 at batch 4,096, cosine.
+    """Masked patch prediction, ViT paper, B.1.2: Adam, lr 2e-4 at batch 4,096, a million steps.
 
-    Half of the patch embeddings are corrupted, and the mean color of each is predicted.
+    Half of the patch embeddings are corrupted, and the mean color of each is predicted. Cosine
+    after a warm-up of 10,000 steps, no clipping (the paper has it for ImageNet from scratch alone).
+    The million steps are 14 epochs of JFT-300M; the paper found 100,000 enough, `--steps 100000`.
+    With `--epochs` or `--budget` a hundredth of the run warms up. Weight decay is not printed: none
+    here; crops are those of the paper's other pre-training.
     """
     return Recipe(
         recipe="masked-patch",
         model=model_part(model),
         pretext=Pretext(task="masked-patch"),
         augment=Augment(area=0.05, flip=True),
-        optimizer=Optimization(optimizer="adam", lr=2e-4, weight_decay=0.0),
+        optimizer=Optimization(optimizer="adam", lr=2e-4, weight_decay=0.0, clip=0.0),
         schedule=Schedule(warmup_steps=10_000),
-        epochs=14,
+        steps=1_000_000,
         batch=4096,
     )
 
@@ -75,7 +79,9 @@ def beit_finetune(model: str = "") -> Recipe:
     AdamW, lr 4e-3 at batch 1,024 down to 1e-6, 100 epochs of which 20 warm up, RandAugment, Mixup,
     CutMix, erasing. The mean of the patches, LayerScale and positions are those of the weights: a
     table of relative positions that all blocks share stays one, where BEiT's code gives each block
-    a copy. ViT-L: `--epochs 50 --warmup 5 --lr 1e-3 --layer-decay 0.75 --drop-path 0.2`.
+    a copy. Evaluation's crop is that of the weights, in the code 0.875 (`--crop 0.875`), and a new
+    classifier starts at zero, there near it. ViT-L: `--epochs 50 --warmup 5 --lr 1e-3 --layer-decay
+    0.75 --drop-path 0.2`.
     """
     return Recipe(
         recipe="beit-finetune",
@@ -128,6 +134,7 @@ def mae_finetune(model: str = "") -> Recipe:
     AdamW down to 1e-6, batch 1,024, 5 epochs of warm-up, RandAugment, Mixup, CutMix, erasing.
     ViT-B, and weights without a model named: 100 epochs, lr 2e-3, layer-wise decay 0.65, stochastic
     depth 0.1. ViT-L: 50 epochs, lr 4e-3, decay 0.75, depth 0.2; ViT-H and wider the same with 0.3.
+    Evaluation's crop is that of the weights, in the code 0.875 (`--crop 0.875`).
     The classifier sees the mean of the patches after `vitlab pretrain`; released weights have a
     class token, which `--pool mean` leaves aside.
     """

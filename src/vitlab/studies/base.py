@@ -227,7 +227,7 @@ def fine_tuning(base: Base, **choices: Any) -> Recipe:
         base: of the study
         choices: further options
     """
-    part = replace(base.recipe.model.of_weights(), image_size=None)
+    part = base.recipe.model.of_weights().of_size(None)
     return replace(base.recipe, model=part).changed(
         lr=base.recipe.optimizer.lr / 2, layer_decay=0.75, **choices
     )

@@ -433,11 +433,11 @@ def for_size(recipe: Recipe, part: ModelPart, base: ModelConfig) -> tuple[ModelP
         return part, []
     stays = f"image_size stays {base.image_size}, not {size} as in {name}: "
     if isinstance(base.image_size, tuple):
-        return replace(part, image_size=None), [f"{stays}the weights are for rectangles"]
+        return part.of_size(None), [f"{stays}the weights are for rectangles"]
     if (part.fit or base.fit) == "native":
         tokens = math.ceil(size / base.step) ** 2
         way = f"pass --fit crop for squares, or --tokens {tokens} for as many patches"
-        return replace(part, image_size=None), [f"{stays}images keep their aspect ratio; {way}"]
+        return part.of_size(None), [f"{stays}images keep their aspect ratio; {way}"]
     told: list[str] = []
     if not _takes(base, size) and (better := _size_of(name, base.name)) != size:
         told, size = [f"image_size={better}, as {name} has for {base.name}"], better
@@ -446,8 +446,8 @@ def for_size(recipe: Recipe, part: ModelPart, base: ModelConfig) -> tuple[ModelP
     except OptionError as error:
         if _takes(base, size):  # but has no positions for it
             line = stays + str(error).partition(":")[0]
-            return replace(part, image_size=None), [line]
-    return replace(part, image_size=size), told
+            return part.of_size(None), [line]
+    return part.of_size(size), told
 
 
 def _takes(base: ModelConfig, size: Size) -> bool:

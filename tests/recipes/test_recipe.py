@@ -138,3 +138,18 @@ def test_the_largest_seed() -> None:
     assert vitlab.recipe("small", seed=2**63 - 1).seed == 2**63 - 1
     with pytest.raises(OptionError, match=r"below 2\^63, not 9223372036854775808"):
         vitlab.recipe("small", seed=2**63)
+
+
+def test_a_length_in_steps_has_its_warm_up_in_proportion() -> None:
+    recipe = vitlab.recipe("masked-patch", "here")  # 10,000 of a million steps warm up
+    assert (recipe.steps, recipe.schedule.warmup_steps) == (1_000_000, 10_000)
+    assert recipe.changed(steps=100_000).schedule.warmup_steps == 10_000
+    few = recipe.changed(steps=2_000)
+    assert (few.schedule.warmup_steps, few.changed(steps=2_000)) == (20, few)
+    epochs = recipe.changed(epochs=50)
+    when = epochs.schedule
+    assert (epochs.steps, when.warmup_steps, when.warmup) == (0, 0, pytest.approx(0.5))
+    assert epochs.changed(epochs=50) == epochs
+    assert recipe.changed(steps=20, warmup_steps=7).schedule.warmup_steps == 7
+    assert recipe.changed(epochs=20, warmup=7).schedule.warmup == 7
+    assert vitlab.recipe("vit-imagenet", epochs=3).schedule.warmup_steps == 10_000

@@ -122,6 +122,15 @@ def test_better_plain_vit() -> None:
     assert found.tolist() == pytest.approx([4, 256, 1.9])  # bits kept, nothing solarized
 
 
+def test_masked_patches() -> None:
+    """ViT paper, B.1.2: clipping is for ImageNet from scratch alone (Table 3's caption)."""
+    recipe = vitlab.recipe("masked-patch")
+    how, schedule = recipe.optimizer, recipe.schedule
+    assert (how.optimizer, how.lr, how.clip, recipe.batch) == ("adam", 2e-4, 0, 4096)
+    assert (recipe.steps, schedule.warmup_steps, schedule.schedule) == (10**6, 10_000, "cosine")
+    assert (recipe.pretext.mask_ratio, recipe.pretext.target) == (0.5, "mean-color")
+
+
 @pytest.mark.parametrize("name", ["plain-vit", "three-things", "deit-distilled", "deit3"])
 def test_resnets_have_no_place_in_recipes_for_vits(name: str) -> None:
     with pytest.raises(vitlab.UserError, match=f"{name.split('-400')[0]} trains Vision Transform"):

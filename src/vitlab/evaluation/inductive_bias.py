@@ -1,13 +1,15 @@
 """Inductive bias: what a classifier relies on, measured on changed copies of a sample of images.
 
 Images are changed in one respect each: their spectrum, missing patches, tiles that change places,
-shifts by a few pixels. Sources are with the functions.
+shifts by a few pixels. What is taken away becomes the mean color of the images, whatever mean the
+model's pixels are normalized by: gray on digits, which are strokes on black, would be seen itself.
+Sources are with the functions.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -75,6 +77,16 @@ class Probed:
     def normalized(self, pixels: Tensor) -> Tensor:
         """Return pixels (b, H, W, channels) as the model takes them: (b, channels, H, W)."""
         return normalize(pixels.to(self.compute.where), self.model.config)
+
+    @cached_property
+    def fill(self) -> Tensor:
+        """The mean color of the images, normalized: (channels, 1, 1)."""
+        sums = np.zeros(self.pixels.shape[-1])
+        for first in range(0, len(self), self.batch):
+            sums += self.pixels[first : first + self.batch].numpy().sum((0, 1, 2), dtype=np.int64)
+        mean = (sums / (self.pixels[..., 0].numel() * 255)).astype(np.float32)
+        unit = torch.from_numpy(mean).view(1, -1, 1, 1).to(self.compute.where)
+        return standardize(unit, self.model.config)[0]
 
     def gradients(self, images: Tensor) -> Tensor:
         """Return the gradient of the logit of each image's likeliest class for its pixels."""
@@ -196,12 +208,15 @@ def low_pass(images: Tensor, radius: float) -> Tensor:
     return torch.fft.irfft2(torch.fft.rfft2(images) * kept, s=size)
 
 
-def high_pass(images: Tensor, radius: float) -> Tensor:
-    """Keep the frequencies above a radius: what `low_pass` removes.
+def high_pass(images: Tensor, radius: float, fill: Tensor) -> Tensor:
+    """Keep the frequencies above a radius, what `low_pass` removes, around a mean color.
 
-    The mean of every channel becomes zero, which is the mean of normalized pixels.
+    Args:
+        images: (b, channels, H, W)
+        radius: a share of the Nyquist frequency
+        fill: the mean of each channel, (channels, 1, 1)
     """
-    return images - low_pass(images, radius)
+    return images - low_pass(images, radius) + fill.to(images.device)
 
 
 def partners(labels: Integers, generator: np.random.Generator) -> Integers:
@@ -263,8 +278,8 @@ def patch_numbers(size: tuple[int, int]) -> Tensor:
     return high[:, None] * min(GRID, size[1]) + wide
 
 
-def drop_patches(images: Tensor, scores: Tensor, fraction: float) -> Tensor:
-    """Set the patches of the highest scores to zero, the mean of normalized pixels.
+def drop_patches(images: Tensor, scores: Tensor, fraction: float, fill: Tensor) -> Tensor:
+    """Paint the patches of the highest scores in one color, (channels, 1, 1).
 
     Source: Naseer et al., Intriguing Properties of Vision Transformers, 2021, section 3.1
     (PatchDrop; the share dropped is their information loss). Salient patches are theirs by the
@@ -276,20 +291,21 @@ def drop_patches(images: Tensor, scores: Tensor, fraction: float) -> Tensor:
     kept = torch.ones_like(scores, dtype=torch.bool).scatter(1, order[:, :count], False)
     numbers = patch_numbers((images.shape[-2], images.shape[-1]))
     mask = kept[:, numbers.flatten()].unflatten(1, numbers.shape)
-    return images * mask[:, None].to(images.device)
+    return torch.where(mask[:, None].to(images.device), images, fill.to(images.device))
 
 
 def contributions(probed: Probed) -> Tensor:
     """Return what each patch contributes to the logit of the likeliest class: gradient x input.
 
-    To first order, the logit falls by so much when the patch is set to zero: float32 (n, patches).
+    To first order, the logit falls by so much when the patch is painted in the mean color, from
+    which the input is counted: float32 (n, patches).
     Source: Shrikumar et al., Not Just a Black Box: Learning Important Features Through Propagating
     Activation Differences, 2016.
     """
     numbers = patch_numbers(probed.size).flatten()
     found = []
     for images, _ in probed.batches():
-        each = (probed.gradients(images) * images).sum(1).flatten(1).float().cpu()
+        each = (probed.gradients(images) * (images - probed.fill)).sum(1).flatten(1).float().cpu()
         sums = each.new_zeros(len(each), int(numbers.max()) + 1)
         found.append(sums.index_add(1, numbers, each))
     return torch.cat(found)
@@ -394,13 +410,14 @@ def _changes(
     noise = torch.from_numpy(dropping.random(salient.shape))
     for name, scores in (("", noise), ("salient_", salient), ("nonsalient_", -salient)):
         for fraction in SHARES:
-            change = partial(drop_patches, fraction=fraction)
+            change = partial(drop_patches, fraction=fraction, fill=probed.fill)
             yield f"occluded_{name}{round(100 * fraction)}", change, scores
     numbers = shifting.integers(len(DIRECTIONS), size=len(probed))
     for distance in DISTANCES:
         if distance < min(probed.size):
             yield f"shift_{distance}", shift, distance * DIRECTIONS[torch.from_numpy(numbers)]
-    for name, keep in (("low_pass", low_pass), ("high_pass", high_pass)):
+    above: Change = partial(high_pass, fill=probed.fill)
+    for name, keep in (("low_pass", low_pass), ("high_pass", above)):
         for radius in SHARES:
             yield f"{name}_{round(100 * radius)}", partial(keep, radius=radius)
 
@@ -440,10 +457,11 @@ def inductive_bias(
 
     Returns:
         Accuracies, as shares: `clean`; `shuffled_2` (2 x 2 tiles in random order), 4 and 8, where
-        they divide the image; `occluded_25` (percent of 8 x 8 patches dropped at random), 50 and
-        75, `occluded_salient_25` (those that contribute most first) and `occluded_nonsalient_25`;
-        `shift_1` to `shift_4` (pixels); `low_pass_25` (percent of the Nyquist frequency), 50 and
-        75, and `high_pass_25`, 50 and 75. Other shares: `consistency_1` to `consistency_4` (classes
+        they divide the image; `occluded_25` (percent of 8 x 8 patches that get the images' mean
+        color, drawn at random), 50 and 75, `occluded_salient_25` (those that contribute most first)
+        and `occluded_nonsalient_25`; `shift_1` to `shift_4` (pixels); `low_pass_25` (percent of the
+        Nyquist frequency), 50 and 75, and `high_pass_25`, 50 and 75, around the images' mean color.
+        Other shares: `consistency_1` to `consistency_4` (classes
         that stay when the image is shifted); `cue_shape` and `cue_texture` (images with the phases
         of one class and the amplitudes of another that are taken for the one and the other) and
         `shape_bias`, the first of both (NaN if there are none). Counts: `images`, `damaged`, and

@@ -348,9 +348,9 @@ def without(model: Model, image: Tensor, squares: Sequence[Square]) -> Tensor:
     Args:
         model: any with a classifier, in evaluation mode
         image: normalized, (1, channels, H, W)
-        squares: that are covered together, by zero
+        squares: that are covered together, by the image's mean color
     """
-    covered = image.clone()
+    covered, mean = image.clone(), image.mean((-2, -1), keepdim=True)
     for top, left, bottom, right in squares:
-        covered[..., top:bottom, left:right] = 0
+        covered[..., top:bottom, left:right] = mean
     return probabilities(exact(model(covered)), model)[0]

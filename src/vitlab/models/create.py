@@ -93,7 +93,7 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
 
 
 def with_new_head(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Return a model's tensors with a classifier of zeros (ViT paper, section 3.2).
+    """Return a model's tensors with a classifier of zeros (ViT paper, section 3.2) and its bias.
 
     Args:
         tensors: a state dict
@@ -104,5 +104,5 @@ def with_new_head(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, 
     if config.classes:
         classify, like = names[0], next(iter(tensors.values()))
         result[f"{classify}weight"] = like.new_zeros(config.classes, config.features)
-        result[f"{classify}bias"] = like.new_zeros(config.classes)
+        result[f"{classify}bias"] = like.new_full((config.classes,), config.head_bias)
     return result

@@ -1,9 +1,10 @@
 """The model of a recipe: its name, and the fields that are chosen otherwise."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from vitlab.images import Size
 from vitlab.models.config import (
     ModelConfig,
     ResNetConfig,
@@ -25,6 +26,14 @@ from vitlab.options import (
 )
 
 OF_TRAINING = ("drop_path", "drop_path_ramp", "dropout")  # fields without effect on trained weights
+# Whose a field of the model is where a recipe meets trained weights. The recipe's: the size of the
+# images and how they are fitted to it, what is dropped in training, and where a new classifier
+# starts. All else is the weights', which have learned with it: the architecture, and mean and
+# deviation of the pixels. What the user chooses comes before both.
+OF_RECIPE = (
+    "image_size", "fit", "tokens", "crop", "interpolation", *OF_TRAINING, "zero_head", "head_bias",
+)  # fmt: skip
+OF_PIXELS = ("mean", "std", "center")  # of random weights, these are the recipe's too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +93,32 @@ class ModelPart(Options):
         """Return the fields that are chosen."""
         values = {name: getattr(self, name) for name in hints(type(self)) if name != "model"}
         return {name: value for name, value in values.items() if value is not None}
+
+    def of_weights(self, model: str = "") -> "ModelPart":
+        """Return the model of trained weights, with the fields that stay the recipe's.
+
+        Args:
+            model: its name, if the user says it
+        """
+        return self._of(model, OF_RECIPE)
+
+    def of_model(self, model: str) -> "ModelPart":
+        """Return another model, which starts at random, with the fields that are not the model's.
+
+        Args:
+            model: its name; empty for that of the weights to start from
+        """
+        return self._of(model, (*OF_RECIPE, *OF_PIXELS)) if model else self.of_weights()
+
+    def of_size(self, image_size: Size | None) -> Self:
+        """Return the same model for images of another size; None for the data's or the weights'."""
+        fields: dict[str, Any] = {"image_size": image_size}
+        return replace(self, **fields)
+
+    def _of(self, model: str, names: Iterable[str]) -> "ModelPart":
+        """Return another model with those of some chosen fields that it has."""
+        own, known = self.chosen(), hints(PARTS[kind_of(checked(ModelPart, "model", model))])
+        return model_part(model, **{n: own[n] for n in names if n in own and n in known})
 
     def config(self, **found: Any) -> ModelConfig:
         """Return the configuration; chosen fields take precedence over those of the data.

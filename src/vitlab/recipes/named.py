@@ -9,7 +9,7 @@ from vitlab.keywords import RecipeKeywords
 from vitlab.options import check_known
 from vitlab.progress import public
 from vitlab.recipes.choices import Average, ObjectivePart, Optimization, Schedule, Start
-from vitlab.recipes.model_part import OF_TRAINING, model_part
+from vitlab.recipes.model_part import model_part
 from vitlab.recipes.papers import PAPERS
 from vitlab.recipes.pretraining import AFTERWARD, PRETRAINING, continued
 from vitlab.recipes.recipe import Recipe
@@ -154,6 +154,7 @@ def cifar10_gpu(model: str = LOCAL) -> Recipe:
     return replace(cifar10_cpu_long(model), recipe="cifar10-gpu", batch=512)
 
 
+# Each makes its recipe for a model by its name: "" for that of trained weights.
 RECIPES: dict[str, Callable[..., Recipe]] = {
     each.__name__.replace("_", "-"): each
     for each in (
@@ -186,19 +187,25 @@ def recipe(name: str, data: str = "", **choices: Unpack[RecipeKeywords]) -> Reci
     """
     check_known([name], RECIPES, "recipe")
     given: dict[str, Any] = {**choices, **({"data": data} if data else {})}
-    if given.get("weights") and not given.get("model"):
-        given.pop("model", None)
-        return of_weights(RECIPES[name]()).changed(**given)
-    model = (given.pop("model"),) if "model" in given else ()
-    return RECIPES[name](*model).changed(**given)
+    model = given.pop("model", None)
+    if given.get("weights") or model == "":
+        return of_weights(name, model or "").changed(**given)
+    made = RECIPES[name]() if model is None else RECIPES[name](model)
+    return made.changed(**given)
 
 
-def of_weights(recipe: Recipe) -> Recipe:
-    """Return a recipe whose model is that of the weights it starts from; dropping units stays."""
-    kept = {key: value for key, value in recipe.model.chosen().items() if key in OF_TRAINING}
-    if recipe.pretext.task == "detect":  # boxes are shares of the whole image
-        kept |= {"fit": "squash", "crop": 1.0}
-    return continued(replace(recipe, model=model_part("", **kept)))
+def of_weights(name: str, model: str = "") -> Recipe:
+    """Return a recipe for trained weights: their architecture, and all else that the recipe sets.
+
+    `vitlab.recipes.model_part.OF_RECIPE` says which fields of the model are the recipe's.
+
+    Args:
+        name: of the recipe
+        model: that of the weights, if the user says it, whose row of a table it is then; else the
+            row is that of the recipe's usual model
+    """
+    made = RECIPES[name](model)
+    return continued(replace(made, model=made.model.of_weights(model)))
 
 
 def default_weights(name: str) -> str:

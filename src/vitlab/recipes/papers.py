@@ -85,7 +85,9 @@ def _vit(
     """Return what all rows of Table 3 share; ResNets have no dropout and no tanh layer."""
     part: dict[str, Any] = {"image_size": 224, "crop": 0.875, "zero_head": True}
     part["head_bias"] = -10.0  # its authors for ImageNet-21k, scenic for ImageNet
-    if kind_of(model) is ViTConfig:
+    if not model:
+        part["dropout"] = dropout  # the layers are those of the weights
+    elif kind_of(model) is ViTConfig:
         part |= {"pre_logits": shape_of(model)["width"], "gelu": "tanh", "dropout": dropout}
     linear = shape == "linear"
     return Recipe(
@@ -109,10 +111,11 @@ def vit_finetune(model: str = "") -> Recipe:
 
     The learning rate is to be searched (`--sweep`): 0.003, 0.01, 0.03, 0.06 in 20,000 steps on
     ImageNet; 0.001, 0.003, 0.01, 0.03 in 10,000 steps on CIFAR, and in 500 steps, 100 of them
-    warm-up, on Pets and Flowers; 0.01 in 2,500 steps on VTAB. The warm-up of 500 steps and the zero
-    classifier are from the code. A patch of 14 takes 518 pixels, as H/14 in Table 2
-    (`--image-size 518`), where ImageNet also had 512 for L/16, and a Polyak average:
-    `--ema 0.9999 --no-ema-warmup`.
+    warm-up, on Pets and Flowers; 0.01 in 2,500 steps on VTAB. The warm-up of 500 steps, the crops
+    and the zero classifier are from the code, which squashes whole images for evaluation (`--fit
+    squash --crop 1`; here as the weights have it). Patches of 14 take 518 pixels, as H/14 in Table
+    2, where ImageNet also had 512 for L/16 (`--image-size 512`), and a Polyak average: `--ema
+    0.9999 --no-ema-warmup`.
     """
     patch = shape_of(model).get("patch", 32) if model else 32
     return Recipe(
@@ -285,12 +288,12 @@ def deit3(model: str = "ViT-S/16") -> Recipe:
 
 
 def _width(model: str, recipe: str) -> int:
-    """Return the width of a Vision Transformer; refuse other models."""
+    """Return the width of a Vision Transformer; of weights, that of ViT-S; refuse other models."""
     if kind_of(model) is not ViTConfig:
         raise OptionError(
             f"{recipe} trains Vision Transformers, not {model}: choose one, such as ViT-S/16"
         )
-    return width_of(model)
+    return width_of(model or "ViT-S/16")
 
 
 PAPERS = (

@@ -11,6 +11,7 @@ from vitlab.recipes.model_part import ModelPart, model_part, width_of
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
 
+USUAL = "ViT-B/16"  # whose row weights without a model's name have
 SCENES = "ViT(width=96,depth=4,heads=3,mlp=384)/8"
 AFTER = Augment(  # of fine-tuning, in the code of BEiT and of MAE
     area=0.08, flip=True, rand_ops=2, mixup=0.8, cutmix=1.0, erase=0.25,
@@ -19,18 +20,22 @@ AFTER = Augment(  # of fine-tuning, in the code of BEiT and of MAE
 
 
 def masked_patch(model: str = "ViT-B/16") -> Recipe:
-    """Masked patch prediction as in the ViT paper's B.1.2: Adam, lr 2e-4 at batch 4,096, cosine.
+    """Masked patch prediction, ViT paper, B.1.2: Adam, lr 2e-4 at batch 4,096, a million steps.
 
-    Half of the patch embeddings are corrupted, and the mean color of each is predicted.
+    Half of the patch embeddings are corrupted, and the mean color of each is predicted. Cosine
+    after a warm-up of 10,000 steps, no clipping (the paper has it for ImageNet from scratch alone).
+    The million steps are 14 epochs of JFT-300M; the paper found 100,000 enough, `--steps 100000`.
+    With `--epochs` or `--budget` a hundredth of the run warms up. Weight decay is not printed: none
+    here; crops are those of the paper's other pre-training.
     """
     return Recipe(
         recipe="masked-patch",
         model=model_part(model),
         pretext=Pretext(task="masked-patch"),
         augment=Augment(area=0.05, flip=True),
-        optimizer=Optimization(optimizer="adam", lr=2e-4, weight_decay=0.0),
+        optimizer=Optimization(optimizer="adam", lr=2e-4, weight_decay=0.0, clip=0.0),
         schedule=Schedule(warmup_steps=10_000),
-        epochs=14,
+        steps=1_000_000,
         batch=4096,
     )
 
@@ -43,7 +48,7 @@ def beit(model: str = "ViT-B/16") -> Recipe:
     LayerScale from 0.1 (1e-5 for ViT-L and wider), one table of relative positions for all blocks.
     Name a tokenizer with `--tokenizer`. Three things, section 5, has 300 epochs.
     """
-    wide = width_of(model) >= 1024
+    wide = width_of(model or USUAL) >= 1024
     part = {
         "interpolation": "bicubic",
         "positions": "bias",
@@ -74,7 +79,9 @@ def beit_finetune(model: str = "") -> Recipe:
     AdamW, lr 4e-3 at batch 1,024 down to 1e-6, 100 epochs of which 20 warm up, RandAugment, Mixup,
     CutMix, erasing. The mean of the patches, LayerScale and positions are those of the weights: a
     table of relative positions that all blocks share stays one, where BEiT's code gives each block
-    a copy. ViT-L: `--epochs 50 --warmup 5 --lr 1e-3 --layer-decay 0.75 --drop-path 0.2`.
+    a copy. Evaluation's crop is that of the weights, in the code 0.875 (`--crop 0.875`), and a new
+    classifier starts at zero, there near it. ViT-L: `--epochs 50 --warmup 5 --lr 1e-3 --layer-decay
+    0.75 --drop-path 0.2`.
     """
     return Recipe(
         recipe="beit-finetune",
@@ -98,7 +105,7 @@ def mae(model: str = "ViT-B/16") -> Recipe:
     than double, it has 4 blocks of half the encoder's width (our choice). The last norm is on the
     mean of the patches, as fine-tuning then has it.
     """
-    width = width_of(model)
+    width = width_of(model or USUAL)
     large, heads = width >= 768, max(1, width // 64)  # each 32 wide, as the paper's
     part: dict[str, Any] = {"interpolation": "bicubic", **IMAGENET}
     if kind_of(model) is ViTConfig:
@@ -127,10 +134,11 @@ def mae_finetune(model: str = "") -> Recipe:
     AdamW down to 1e-6, batch 1,024, 5 epochs of warm-up, RandAugment, Mixup, CutMix, erasing.
     ViT-B, and weights without a model named: 100 epochs, lr 2e-3, layer-wise decay 0.65, stochastic
     depth 0.1. ViT-L: 50 epochs, lr 4e-3, decay 0.75, depth 0.2; ViT-H and wider the same with 0.3.
+    Evaluation's crop is that of the weights, in the code 0.875 (`--crop 0.875`).
     The classifier sees the mean of the patches after `vitlab pretrain`; released weights have a
     class token, which `--pool mean` leaves aside.
     """
-    width = width_of(model) if model else ViTConfig.width
+    width = width_of(model or USUAL)
     large = width >= 1024
     lr, drop = (4e-3, 0.3 if width >= 1280 else 0.2) if large else (2e-3, 0.1)
     return Recipe(
@@ -279,12 +287,14 @@ def detect(model: str = SCENES) -> Recipe:
     For photographs name trained weights: `--from facebook/dinov2-small`. Their rate, a twentieth of
     that of queries and heads, was not tuned.
     """
-    small = {"image_size": 48, "pool": "mean", "fit": "squash", "positions": "sincos"}
-    scenes: dict[str, Any] = {"object_queries": 16, "query_blocks": 2} if model == SCENES else {}
+    small = {"image_size": 48, "pool": "mean", "positions": "sincos"} if model == SCENES else {}
+    usual = model in (SCENES, "")
+    scenes: dict[str, Any] = {"object_queries": 16, "query_blocks": 2} if usual else {}
     return Recipe(
         recipe="detect",
-        data=Data(data="digit-scenes") if model == SCENES else Data(),
-        model=model_part(model, **(small if model == SCENES else {"fit": "squash"})),
+        data=Data(data="digit-scenes") if usual else Data(),
+        # boxes are shares of the whole image
+        model=model_part(model, fit="squash", crop=1.0, **small),
         augment=Augment(flip=True),
         pretext=Pretext(task="detect", **scenes),
         optimizer=Optimization(lr=1e-3, weight_decay=1e-4, clip=1.0),

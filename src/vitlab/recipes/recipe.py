@@ -47,7 +47,10 @@ class Recipe(Options):
         only=when("steps", 0),
     )
     steps: int = option(
-        0, "length of the run in steps, in place of epochs (0: use epochs)", at_least(0)
+        0,
+        "length of the run in steps, in place of epochs (0: use epochs); so few that the warm-up "
+        "would take them all shorten it in proportion",
+        at_least(0),
     )
     batch: int = option(128, "images per step", at_least(1))
     micro_batch: int | Literal["auto"] = option(
@@ -155,9 +158,10 @@ class Recipe(Options):
 
         Options that were chosen before and no longer apply return to their defaults; naming another
         model drops all fields that were chosen for the previous one, and naming a number of epochs
-        (or of warm-up epochs) replaces the recipe's number of steps. So few epochs that the warm-up
-        would take them all shorten it in proportion, unless it is named too. The same options once
-        more change nothing.
+        (or of warm-up epochs) replaces the recipe's number of steps. So few epochs or steps that
+        the warm-up would take them all shorten it in proportion, unless it is named too; of a
+        recipe whose length is in steps, any number of epochs does. The same options once more
+        change nothing.
 
         Raises:
             OptionError: an unknown option, an invalid value, or an option without effect.
@@ -168,11 +172,18 @@ class Recipe(Options):
         for epochs, steps in (("epochs", "steps"), ("warmup", "warmup_steps")):
             if epochs in given and steps not in given:
                 given[steps] = 0
-        few = given.get("epochs")
-        short = isinstance(few, int | float) and few <= self.schedule.warmup
-        if short and "warmup_steps" not in given:
-            given |= self._warmup_within(few)
+        if not {"warmup", "warmup_steps"} & set(given):
+            given |= self._shorter_warmup(given.get("epochs"), given.get("steps"))
         return super(Recipe, recipe).changed(**given)
+
+    def _shorter_warmup(self, epochs: Any, steps: Any) -> dict[str, float]:
+        """Return the warm-up within a new length, of a type that is not checked yet."""
+        when, counted = self.schedule, self.steps and self.schedule.warmup_steps
+        if isinstance(epochs, int | float) and (counted or epochs <= when.warmup):
+            return {**self._warmup_within(epochs), **({"warmup_steps": 0} if counted else {})}
+        if counted and isinstance(steps, int) and 0 < steps <= when.warmup_steps:
+            return {"warmup_steps": round(steps * when.warmup_steps / self.steps)}
+        return {}
 
     def chooses(self, images: int) -> str:
         """Return what validation images decide on, for which some are held out; empty for nothing.

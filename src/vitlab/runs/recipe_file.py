@@ -48,7 +48,8 @@ def start_from(choices: dict[str, Any], otherwise: str = "") -> tuple[Recipe, di
 
     Args:
         choices: options by name; the recipe, of a name or in a run's folder, is made for the model
-            or the weights among them
+            or the weights among them; of another model, that of a folder keeps how images are
+            prepared and what is dropped
         otherwise: the recipe if the choices name none; empty for the default of the data
 
     Raises:
@@ -57,10 +58,12 @@ def start_from(choices: dict[str, Any], otherwise: str = "") -> tuple[Recipe, di
     """
     name = choices.get("recipe") or otherwise or default_recipe(choices.get("data", ""))
     rest = {key: value for key, value in choices.items() if key != "recipe"}
-    if name not in RECIPES and (found := recipe_in(name)):
-        return found, rest
     taken = {key: choices[key] for key in ("model", "weights") if key in choices}
     rest.pop("model", None)
+    if name not in RECIPES and (found := recipe_in(name)):
+        if (model := taken.get("model", found.model.model)) != found.model.model:
+            found = replace(found, model=found.model.of_model(model))
+        return found, rest
     return recipe(name, **taken), rest
 
 

@@ -14,7 +14,7 @@ from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.names import shape_of, vit_name
 from vitlab.recipes.model_part import ModelPart
-from vitlab.recipes.named import of_weights, recipe
+from vitlab.recipes.named import recipe
 from vitlab.recipes.recipe import Recipe
 from vitlab.weights.load import load
 
@@ -111,9 +111,10 @@ class Base:
         return self.downstream or self.recipe.data.data
 
     def model(self, name: str, **choices: Any) -> Recipe:
-        """Return the recipe with another model of the same image size."""
-        size = {"image_size": self.recipe.model.image_size}
-        return self.recipe.changed(**{"model": name, **size, **choices})
+        """Return the recipe with another model, whose images are prepared the same."""
+        own = self.recipe.model
+        part = own if name == own.model else own.of_model(name)
+        return replace(self.recipe, model=part).changed(**choices)
 
     def hybrid(self, shape: Shape) -> str:
         """Return the name of a ViT above one ResNet stage of one unit, which reduces images by 4.
@@ -220,11 +221,14 @@ def tokenizer(base: Base, model: ModelPart) -> Recipe:
 def fine_tuning(base: Base, **choices: Any) -> Recipe:
     """Return the recipe of fine-tuning: the base's, at half its rate and less in early layers.
 
+    The image size is that of the weights.
+
     Args:
         base: of the study
         choices: further options
     """
-    return of_weights(base.recipe).changed(
+    part = base.recipe.model.of_weights().of_size(None)
+    return replace(base.recipe, model=part).changed(
         lr=base.recipe.optimizer.lr / 2, layer_decay=0.75, **choices
     )
 

@@ -16,7 +16,7 @@ from vitlab.objectives.distillation import check_teacher, remarks_of
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.options import check_known
 from vitlab.recipes.choices import Start, Tune
-from vitlab.recipes.model_part import OF_TRAINING, ModelPart
+from vitlab.recipes.model_part import OF_PIXELS, OF_RECIPE, OF_TRAINING, ModelPart
 from vitlab.recipes.named import FROM_WEIGHTS, default_weights
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
@@ -24,10 +24,8 @@ from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.load import load
 from vitlab.weights.stated import FIELDS
 
-# What the data decides, or the new classifier; the weights need not be read for it.
-FROM_RUN = (
-    "image_size", "positions_size", "classes", "labels", "zero_head", "head_bias", "pre_logits",
-)  # fmt: skip
+# What the recipe, the data or the new classifier decides; the weights are read without it.
+FROM_RUN = (*OF_RECIPE, *OF_PIXELS, "positions_size", "classes", "labels", "pre_logits")
 RANDOM = 0.02  # standard deviation of a classifier that starts at random, as in BEiT
 OF_NEW_MODEL = ("pool", "positions")  # chosen for training, whatever the weights had
 
@@ -136,10 +134,16 @@ def config_from(
     base = base.sized(chosen.pop("image_size", base.image_size))
     if tune in ("all", "attention", "ffn"):
         base = base.settled
-    if base.labels != labels:
+    if not same_classes(base, labels):
         base = replace(base.with_classes(len(labels)), labels=labels)
-        chosen.pop("pre_logits", None)
+        if units := chosen.pop("pre_logits", None):
+            remarks.append(f"a new classifier has no layer before it: pre_logits={units} left out")
     return replace(base, **chosen), remarks
+
+
+def same_classes(base: ModelConfig, labels: tuple[str, ...]) -> bool:
+    """Return whether weights have a classifier of these classes, none if there are none."""
+    return (base.labels, base.classes) == (labels, len(labels))
 
 
 def made_from(
@@ -156,7 +160,7 @@ def made_from(
     """
     theirs: dict[str, Any] = vars(base.config)
     tensors = {name: weight.to("cpu", copy=True) for name, weight in whole_state(base).items()}
-    if base.config.labels != config.labels:
+    if not same_classes(base.config, config.labels):
         tensors = with_new_head(tensors, config)
         if start.head_start == "random" and config.classes:
             classify = f"{type(base).head_names[0]}weight"
@@ -165,7 +169,7 @@ def made_from(
     if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in empty(config).items()}:
         mine: dict[str, Any] = vars(config)
         names = [name for name, value in theirs.items() if value != mine[name]]
-        given = [f"{name}={mine[name]}" for name in names if name not in (*FROM_RUN, *OF_TRAINING)]
+        given = [f"{name}={mine[name]}" for name in names if name not in FROM_RUN]
         raise OptionError(
             f"{' and '.join(given)} does not fit the weights {start.weights or base.config.name}: "
             "leave the option out"

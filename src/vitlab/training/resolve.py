@@ -3,6 +3,7 @@
 `prepare` is the whole of it, in order: data, recipe, weights, model, own functions, the folder.
 """
 
+import math
 import re
 from collections.abc import Sized
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,9 @@ from vitlab.data.targets import open_targets, standardized
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.probes.probing import Probe
+from vitlab.images import Size
 from vitlab.models.config import ModelConfig
+from vitlab.models.create import resized
 from vitlab.models.model import Model
 from vitlab.models.names import shape_of
 from vitlab.models.seen import NOTHING, Seen
@@ -49,6 +52,7 @@ from vitlab.training import tracking
 from vitlab.training.from_weights import check_guide, config_from, guide_of, guiding, starting_model
 from vitlab.training.own_code import NONE, Hooks
 from vitlab.training.resume import check_same
+from vitlab.weights.assembly import empty
 from vitlab.weights.identity import fingerprint as fingerprint_of
 from vitlab.weights.segmenter import DenseClasses, read_layer
 
@@ -382,7 +386,9 @@ def resolve(
         config = part.config(image_size=size, channels=channels, classes=classes, labels=labels)
     else:
         part = for_channels(recipe, base.config.channels)
+        part, told = for_size(recipe, part, base.config)
         config, remarks = config_from(base.config, part, labels, recipe.start.tune)
+        remarks = [*told, *remarks]
     if config.answers > 1:
         raise OptionError(
             f"queries={config.answers} gives that many outputs per image: classification needs 1"
@@ -406,6 +412,57 @@ def for_channels(recipe: Recipe, channels: int) -> ModelPart:
         if values and values == getattr(own, name, None):
             gray[name] = (sum(values) / len(values),)
     return replace(part, **gray)
+
+
+def for_size(recipe: Recipe, part: ModelPart, base: ModelConfig) -> tuple[ModelPart, list[str]]:
+    """Return the model with a size that the weights take, if only the recipe says another.
+
+    A recipe's number is the side of a square, and it may have another for some patches. Weights of
+    rectangles, of native aspect ratios or of one size keep theirs.
+
+    Args:
+        recipe: as the user asked for it, whose own numbers stay
+        part: its model
+        base: of the weights
+
+    Returns:
+        The model, and a remark if its size is another one now.
+    """
+    size, name = part.image_size, recipe.recipe
+    if size in (None, base.image_size) or size != _size_of(name, part.model):
+        return part, []
+    stays = f"image_size stays {base.image_size}, not {size} as in {name}: "
+    if isinstance(base.image_size, tuple):
+        return part.of_size(None), [f"{stays}the weights are for rectangles"]
+    if (part.fit or base.fit) == "native":
+        tokens = math.ceil(size / base.step) ** 2
+        way = f"pass --fit crop for squares, or --tokens {tokens} for as many patches"
+        return part.of_size(None), [f"{stays}images keep their aspect ratio; {way}"]
+    told: list[str] = []
+    if not _takes(base, size) and (better := _size_of(name, base.name)) != size:
+        told, size = [f"image_size={better}, as {name} has for {base.name}"], better
+    try:
+        resized(empty(base), base, base.sized(size))
+    except OptionError as error:
+        if _takes(base, size):  # but has no positions for it
+            line = stays + str(error).partition(":")[0]
+            return part.of_size(None), [line]
+    return part.of_size(size), told
+
+
+def _takes(base: ModelConfig, size: Size) -> bool:
+    """Return whether a size is one that the patch divides."""
+    try:
+        base.sized(size)
+    except OptionError:
+        return False
+    return True
+
+
+def _size_of(recipe: str, model: str) -> Size | None:
+    """Return the image size that a recipe by name sets for a model; None for none."""
+    size: Size | None = RECIPES[recipe](model).model.image_size if recipe in RECIPES else None
+    return size
 
 
 # Refusals

@@ -64,16 +64,17 @@ def finetune(
     """
     start = weights if isinstance(weights, Model) else None
     given: dict[str, Any] = {**fields}
-    if weights is not None and start is None:
+    if start is not None:
+        given = {"model": ""} | given
+    elif weights is not None:
         given["weights"] = str(weights)
     if isinstance(loss, str):
         given["loss"], loss = loss, None
     if recipe == "finetune" and (task := named_task(given).get("task")) in ("regress", "segment"):
         recipe = task
-        given = {"weights": BACKBONE} | given if task == "regress" else given
+        if task == "regress" and start is None:
+            given = {"weights": BACKBONE} | given
     options = named(recipe, tune=tune, **given)
-    if start is not None and recipe == "regress":
-        options = options.changed(weights="")  # as for weights, which are in hand
     return train(
         options,
         out,

@@ -98,11 +98,12 @@ def test_contributions_of_a_linear_model_are_exact() -> None:
     found = contributions(probed(model, pixels, [0] * 6, batch=4)).numpy()
     images = normalized(pixels)
     logits = np.einsum("bchw,kchw->bk", images, templates.numpy())
-    own = (images * templates.numpy()[logits.argmax(1)]).sum(1)
+    color = images.mean((0, 2, 3))[:, None, None]
+    own = ((images - color) * templates.numpy()[logits.argmax(1)]).sum(1)
     wanted = own.reshape(6, 8, 2, 8, 3).sum((2, 4)).reshape(6, 64)
     assert found == pytest.approx(wanted, abs=1e-4)
     given = torch.from_numpy(images.copy())
-    less = drop_patches(given, torch.from_numpy(found), 0.25).numpy()
+    less = drop_patches(given, torch.from_numpy(found), 0.25, torch.from_numpy(color)).numpy()
     assert (given.numpy() == images).all(), "the images given stay as they are"
     left = np.einsum("bchw,bchw->b", less, templates.numpy()[logits.argmax(1)])
     assert left == pytest.approx(logits.max(1) - np.sort(wanted)[:, -16:].sum(1), abs=1e-3)
@@ -118,7 +119,10 @@ def test_gradients_are_those_of_torch_func(name: str) -> None:
     asked = probed(model, noise(3, (16, 16), 3), [0, 1, 2])
     images = next(asked.batches())[0]
     gradient = torch.func.grad(lambda pixels: model(pixels).amax(-1).sum())(images)
-    blocks = (gradient * images).sum(1).detach().reshape(3, 8, 2, 8, 2).sum((2, 4)).flatten(1)
+    color = images.mean((0, 2, 3), keepdim=True)
+    blocks = (
+        (gradient * (images - color)).sum(1).detach().reshape(3, 8, 2, 8, 2).sum((2, 4)).flatten(1)
+    )
     assert blocks.abs().max() > 1e-4
     assert contributions(asked).numpy() == pytest.approx(blocks.numpy(), abs=1e-5, rel=1e-4)
     assert all(weight.grad is None for weight in model.parameters())
@@ -133,10 +137,11 @@ def test_spectra_as_by_numpy(size: tuple[int, int]) -> None:
     one, other = torch.from_numpy(first), torch.from_numpy(second)
     assert recombine(one, other).numpy() == pytest.approx(mixed_by_numpy(first, second), abs=1e-9)
     for radius in (0.25, 0.5, 1.0):
-        low, high = (each(one, radius).numpy() for each in (low_pass, high_pass))
+        low, fill = low_pass(one, radius).numpy(), torch.tensor([0.25, -2.0])[:, None, None]
+        high = high_pass(one, radius, fill).numpy()
         wanted = filtered_by_numpy(first, radius)
         assert low == pytest.approx(wanted, abs=1e-9)
-        assert high == pytest.approx(first - wanted, abs=1e-9)
+        assert high == pytest.approx(first - wanted + fill.numpy(), abs=1e-9)
 
 
 def test_partners_are_of_another_class_and_equally_likely() -> None:
@@ -178,12 +183,16 @@ def share(images: Floats, wanted: NDArray[np.int64] = LABELS) -> float:
 def test_figures_by_numpy(batch: int) -> None:
     asked, images = probed(Linear(TEMPLATES), PIXELS, LABELS.tolist(), batch), normalized(PIXELS)
     seen = figures(asked, 7, "shuffled", "shift_", "consistency", "low_pass", "high_pass")
+    mean = images.mean((0, 2, 3))[:, None, None]
     orders = tile_orders(60, 4, np.random.default_rng(7)).numpy()
     each = [shuffled_by_loops(i, order, 2) for i, order in zip(images, orders, strict=True)]
     wanted = {"shuffled_2": share(np.stack(each))}
     for percent in (25, 50, 75):
         low = filtered_by_numpy(images, percent / 100)
-        wanted |= {f"low_pass_{percent}": share(low), f"high_pass_{percent}": share(images - low)}
+        wanted |= {
+            f"low_pass_{percent}": share(low),
+            f"high_pass_{percent}": share(images - low + mean),
+        }
     directions = DIRECTIONS.numpy()[np.random.default_rng(7).integers(8, size=60)]
     for distance in (1, 2, 3, 4):
         moved = np.stack([shifted_by_padding(image, down, right) for image, (down, right)
@@ -213,7 +222,8 @@ def test_a_model_that_reads_one_patch() -> None:
     """Class 1 where the first patch is bright; what is dropped reads as class 0."""
     templates = torch.zeros(2, 1, 8, 8)
     templates[1, 0, 0, 0], templates[0, 0, 0, 0] = 1, -1
-    pixels = np.full((40, 8, 8, 1), 255, np.uint8)
+    pixels = np.zeros((40, 8, 8, 1), np.uint8)
+    pixels[:, 0, 0] = 255
     seen = figures(probed(Linear(templates), pixels, [1] * 40), 5, "occluded")
     rank = np.argsort(np.argsort(-np.random.default_rng(5).random((40, 64)), 1), 1)[:, 0]
     for percent, dropped in ((25, 16), (50, 32), (75, 48)):
@@ -221,6 +231,24 @@ def test_a_model_that_reads_one_patch() -> None:
         assert seen[f"occluded_nonsalient_{percent}"] == 1
         assert seen[f"occluded_{percent}"] == pytest.approx((rank >= dropped).mean())
     assert len(seen) == 9
+
+
+def test_what_is_taken_away_has_the_mean_color_of_the_images() -> None:
+    """Of dark ones a dark one, not that which the model's pixels are normalized by."""
+    pixels = noise(40, (8, 8), 3) // np.array([2, 4, 8], np.uint8)
+    color = normalized(pixels).mean((0, 2, 3), keepdims=True)
+    model, inputs = Linear(torch.zeros(2, 3, 8, 8)), list[Floats]()
+    model.register_forward_hook(lambda _, given, scores: inputs.append(given[0].detach().numpy()))
+    figures(probed(model, pixels, [0, 1] * 20, batch=40), 0, "occluded")
+    painted = [each for each in inputs if np.isclose(each, color, atol=1e-6).all(1).mean() > 0.2]
+    assert len(painted) == 9
+    for each in painted:
+        same = np.isclose(each, color, atol=1e-6).all(1, keepdims=True)
+        assert np.allclose(
+            np.where(same, 0, each), np.where(same, 0, normalized(pixels)), atol=1e-6
+        )
+    flat = [each for each in inputs if np.allclose(each.mean((2, 3)), color[..., 0, 0], atol=1e-5)]
+    assert len(flat) == 3, "without the low frequencies"
 
 
 def test_small_images_are_shifted_less_and_a_model_that_is_always_wrong_can_be_consistent() -> None:

@@ -121,7 +121,7 @@ class ModelConfig(ImageSpec):
         The names of the classes stay where their number does.
         """
         labels = self.labels if classes == len(self.labels) else ()
-        return replace(self, classes=classes, labels=labels, zero_head=True)
+        return replace(self, classes=classes, labels=labels, zero_head=True, head_bias=0.0)
 
 
 def check_multiple(size: tuple[int, int], step: int, of: str) -> None:

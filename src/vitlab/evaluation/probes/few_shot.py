@@ -96,9 +96,9 @@ def sample_shots(
         advice = f"choose at most {have}" if have else "add images of it"
         raise DataError(f"{line}, too few for {max(shots)} shots: {advice}")
     generator = np.random.default_rng(seed)
-    order = [
-        generator.permutation(np.flatnonzero(labels == number)) for number in range(len(classes))
-    ]
+    ends = np.bincount(labels, minlength=len(classes)).cumsum()
+    by_class = np.split(np.argsort(labels, kind="stable"), ends[:-1])
+    order = [generator.permutation(own) for own in by_class]
     return {count: np.concatenate([own[:count] for own in order]) for count in shots}
 
 

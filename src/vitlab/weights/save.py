@@ -78,7 +78,7 @@ def save(
     check_replaced(folder)
     state = whole_state(model)
     writing = chosen.writes(model.config, model.provenance)
-    if writing.stored is not None:
+    if writing.stored is not None and writing.stored != model.config:
         model = model.remade(writing.stored, state)
         state = model.state_dict()
     with staged_folder(folder) as draft:

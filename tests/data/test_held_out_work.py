@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counted_arrays import Counted
+from counted import Counted
 from vitlab.data.holdout import chances, chosen
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.memory import Arrays

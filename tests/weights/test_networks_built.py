@@ -1,19 +1,16 @@
 """Networks are built once for a load or a save, and no two models share one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.nn.modules.module import register_module_module_registration_hook
 
 import vitlab
+from counted import networks
 from made_models import equal, noisy, tiny
-from vitlab.models.model import KEPT, Model
+from vitlab.models.model import KEPT
 
 FORMATS = ("vitlab", "timm", "transformers", "google")
 WIDTHS = iter(range(16, 4096, 16))  # a configuration that no other test has built
@@ -22,22 +19,6 @@ WIDTHS = iter(range(16, 4096, 16))  # a configuration that no other test has bui
 def new_model(**choices: Any) -> Any:
     name = f"ViT(width={next(WIDTHS)},depth=2,heads=2,mlp=32)/8"
     return noisy(tiny(0, name, gelu="tanh", fit="squash", **choices))
-
-
-@contextmanager
-def networks() -> Iterator[list[Model]]:
-    """Collect the networks that are built in the block, by the first part that each is given."""
-    built: list[Model] = []
-
-    def see(module: nn.Module, name: str, part: nn.Module | None) -> None:
-        if isinstance(module, Model) and all(module is not each for each in built):
-            built.append(module)
-
-    handle = register_module_module_registration_hook(see)
-    try:
-        yield built
-    finally:
-        handle.remove()
 
 
 def test_a_load_builds_the_network_that_it_returns(tmp_path: Path) -> None:

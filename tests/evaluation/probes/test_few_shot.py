@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import vitlab
-from counted_arrays import Counted
+from counted import Counted
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.evaluation.probes.few_shot import sample_shots

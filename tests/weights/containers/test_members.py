@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from counted import COUNTED_BYTES, bytes_read
 from vitlab.errors import WeightsError
 from vitlab.weights.containers.pickles import read_pickle
 
@@ -119,13 +120,7 @@ def test_compressed_tensors_are_refused_in_a_line(tmp_path: Path) -> None:
         read(tmp_path / "small.pth")
 
 
-def bytes_read() -> int:
-    """Bytes that this process has asked files for."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return int(dict(line.split(": ") for line in lines)["rchar"])
-
-
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="Linux counts what is read")
+@COUNTED_BYTES
 def test_a_file_is_described_without_reading_its_tensors(tmp_path: Path) -> None:
     torch.save({"a": torch.randn(1000, 1000), "b": torch.randn(1000, 1000)}, tmp_path / "m.pth")
     read(tmp_path / "m.pth")  # imports

@@ -39,7 +39,6 @@ from vitlab.report import gather, pretext_report
 from vitlab.runs import versions
 from vitlab.training import first_state, trial_steps
 from vitlab.training.session import Session
-from vitlab.weights import assembly
 
 prepare_torchvision()  # before transformers or timm import it
 torch.set_num_threads(1)  # also if something imported it first
@@ -183,14 +182,6 @@ def _timed_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accelerate, "measured", once)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _described_once() -> Iterator[None]:
-    """What tensors an architecture has is asked often: it is built for that once in a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "build", functools.lru_cache(assembly.build))
         yield
 
 

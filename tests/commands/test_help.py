@@ -28,6 +28,25 @@ def spelled(leaf: Leaf) -> str:
 
 
 @pytest.mark.parametrize("command", commands())
+def test_each_option_stands_in_the_help_once(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = re.findall(r"^  (\S+)", call(capsys, command, "--help-all")[1], re.MULTILINE)
+    entries = [each for each in entries if each.startswith("-") or each.strip("[]").isupper()]
+    assert len(entries) == len(set(entries)), sorted(entries)
+    leaves = list(leaves_of(kind_of_options(command)))
+    places = [each for each in leaves if each.about.positional]
+    assert sum(not each.startswith("-") for each in entries) == len(places)
+    short = call(capsys, command, "--help")[1]
+    others = sum(map(int, re.findall(r"^  [a-z ]+ \((\d+)\)", short, re.MULTILINE)))
+    shown = re.findall(r"^  --", short, re.MULTILINE)
+    general = ("--help-all", "--json", "--quiet")
+    assert len(shown) + others == len(leaves) - len(places) + sum(
+        f"\n  {each}" in short for each in general
+    )
+
+
+@pytest.mark.parametrize("command", commands())
 def test_every_option_has_help_and_stands_in_the_help(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,8 @@ from vitlab.device import STAGED, fetched, sent
 from vitlab.errors import DeviceError
 from vitlab.evaluation import infer as room
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.probes.heads import Blocks, logistic
+from vitlab.evaluation.probes.blocks import Blocks
+from vitlab.evaluation.probes.heads import logistic
 from vitlab.models.stems.stem import resample_kernels
 from vitlab.optim.optimizers import build
 from vitlab.recipes.choices import Optimization

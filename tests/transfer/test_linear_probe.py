@@ -18,7 +18,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
-from vitlab.evaluation.probes.heads import LinearHead
+from vitlab.evaluation.probes.blocks import LinearHead
 from vitlab.evaluation.probes.searching import FoundHead, choices_of, fit_head, with_head
 from vitlab.recipes.recipe import Host
 from vitlab.transfer import linear_probe

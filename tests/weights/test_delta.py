@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vitlab
+from counted import COUNTED_BYTES, bytes_read, networks
 from made_models import equal, tiny
 from vitlab.weights.deltas import VERSION as FORMAT
 from vitlab.weights.identity import checksum, fingerprint
@@ -188,6 +189,32 @@ def test_a_base_loaded_with_other_sizes_is_found(tmp_path: Path, changes: dict[s
     model = nudged(base, ".attention.", "classify.")
     file = vitlab.delta(model, base).save(tmp_path / "d.safetensors")
     assert equal(vitlab.load(file), model)
+
+
+AS_LOADED: dict[str, dict[str, Any]] = {
+    "as it is": {}, "another head": {"classes": 5}, "another size": {"image_size": 24},
+    "both": {"classes": 5, "image_size": (24, 16)}, "a new head of as many": {"classes": 3},
+}  # fmt: skip
+
+
+@COUNTED_BYTES
+@pytest.mark.parametrize("grid", ["stored", "own"])
+@pytest.mark.parametrize("case", AS_LOADED)
+def test_the_base_is_read_once(case: str, grid: str, tmp_path: Path) -> None:
+    """It is an archive of Google's, whose bytes the system counts: a safetensors file is mapped."""
+    large = tiny(name="ViT(width=128,depth=2,heads=2,mlp=512)/8", gelu="tanh", fit="squash")
+    vitlab.save(large, tmp_path / "google", to="google")
+    archive = tmp_path / "google" / "model.npz"
+    base = vitlab.load(archive, **({"image_size": 16} | AS_LOADED[case]))
+    base = base if grid == "stored" else base.remade(base.config.settled, base.state_dict())
+    base.provenance["source"] = str(archive)
+    model = nudged(base, ".attention.")
+    file = vitlab.delta(model, base).save(tmp_path / "d.safetensors")
+    before = bytes_read()
+    with networks() as built:
+        assert equal(vitlab.load(file), model)
+    assert len(built) <= 4  # base, base with its grid, and model; another head's names
+    assert bytes_read() - before < 2 * (archive.stat().st_size + file.stat().st_size)
 
 
 def test_a_delta_of_a_delta(tmp_path: Path) -> None:

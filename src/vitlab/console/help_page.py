@@ -44,9 +44,10 @@ def help_text(start: Start, prog: str, summary: str, whole: bool = False) -> str
 def _groups(start: Start) -> tuple[dict[str, tuple[str, list[Leaf]]], list[Leaf]]:
     """Return groups of options by title, with their summaries, and the options before them.
 
+    What has a position instead of a name is no option.
     What matters first (`FIRST` of the options' class) comes before the groups that it is from.
     """
-    there = {leaf.name: leaf for leaf in leaves_of(start)}
+    there = {leaf.name: leaf for leaf in leaves_of(start) if not leaf.about.positional}
     first = [name for name in getattr(start, "FIRST", ()) if name in there]
     rest = set(there) - set(first)
     own = [there[name] for name in first]
@@ -59,7 +60,7 @@ def _groups(start: Start) -> tuple[dict[str, tuple[str, list[Leaf]]], list[Leaf]
         if mine := [there[each] for each in names if each in rest]:
             title = f"other {name}" if name in there else name  # an option has the name already
             groups[title.replace("_", " ")] = summary_of(group), mine
-    return groups, [leaf for leaf in own if not leaf.about.positional]
+    return groups, own
 
 
 def _shared(start: Start) -> set[str]:

@@ -166,13 +166,23 @@ def chosen(source: Source, fraction: float, purpose: str) -> Integers:
     chance = chances(source, purpose)
     taken = chance < fraction
     values = source.labels.strata * (not groups_known(source))
-    classes = [np.flatnonzero(values == label) for label in np.unique(values)]
+    by_class = np.argsort(values, kind="stable")
+    starts = np.flatnonzero(np.diff(values[by_class])) + 1
+    classes = np.split(by_class, starts) if len(values) else []
+    by_chance = np.argsort(chance)
+    ordered = chance[by_chance]
+
+    def alike(number: float) -> Integers:
+        """The images with this chance."""
+        first, end = (np.searchsorted(ordered, number, side) for side in ("left", "right"))
+        return by_chance[first:end]
+
     for own in classes:
         if not taken[own].any() and round(fraction * len(own)):
-            taken |= chance == chance[own].min()
+            taken[alike(chance[own].min())] = True
     for own in classes:  # last: something must be left to learn from
         if taken[own].all():
-            taken &= chance != chance[own].max()
+            taken[alike(chance[own].max())] = False
     return np.flatnonzero(taken)
 
 

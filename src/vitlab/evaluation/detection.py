@@ -40,6 +40,7 @@ THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of IoU
 RECALLS = np.linspace(0, 1, 101)
 MOST = 100  # detections of an image
 BATCH = 32
+PAIRS = 2**20  # of detections and objects that are compared at once
 LEAST = 0.05  # probability of an object that `predict` names
 
 
@@ -103,24 +104,82 @@ def objects_of(
 # Average precision
 
 
-def right(found: Floats, truth: Floats) -> Bools:
-    """Return which of an image's detections of a class, likeliest first, are right.
+class Together(NamedTuple):
+    """Boxes of all images one after another.
 
-    Each takes the object that it overlaps most among those that are left, of equals the last.
+    Attributes:
+        groups: a number that those of one image and class have in common, int64 (n,)
+        boxes: float64 (n, 4)
+    """
+
+    groups: Integers
+    boxes: Floats
+
+
+def right(found: Together, truth: Together) -> Bools:
+    """Return which detections are right, of each image likeliest first.
+
+    Each takes the object of its image and class that it overlaps most among those that are left, of
+    equals the last. The first detections of all groups choose at once, then the second, and so on.
 
     Returns:
         (thresholds, n).
     """
-    each = torch.from_numpy(found)[:, None], torch.from_numpy(truth)[None]
-    shares = overlap(*each)[0].numpy()
-    hits = np.zeros((len(THRESHOLDS), len(found)), bool)
-    for row, threshold in enumerate(THRESHOLDS):
-        left = np.ones(len(truth), bool)
-        for number, own in enumerate(shares):
-            free = np.where(left & (own >= threshold), own, -1.0)[::-1]
-            if len(free) and free.max() >= 0:
-                left[len(free) - 1 - free.argmax()], hits[row, number] = False, True
+    hits = np.zeros((len(THRESHOLDS), len(found.groups)), bool)
+    left = np.ones((len(THRESHOLDS), len(truth.groups)), bool)
+    which, objects, shares = overlapping(found, truth)
+    choosing, begins = np.unique(which, return_index=True)
+    counts, turns = np.diff(begins, append=len(which)), _turns(found.groups[choosing])
+    for turn in range(turns.max(initial=-1) + 1):
+        own = np.flatnonzero(turns == turn)
+        rows, starts = _runs(begins[own], counts[own])
+        free = left[:, objects[rows]] & (shares[rows] >= THRESHOLDS[:, None])
+        values = np.where(free, shares[rows], -1.0)
+        most = np.maximum.reduceat(values, starts, 1)
+        is_most = values == np.repeat(most, counts[own], 1)
+        last = np.maximum.reduceat(np.where(is_most, np.arange(len(rows)), -1), starts, 1)
+        threshold, place = np.nonzero(most >= 0)
+        hits[threshold, choosing[own[place]]] = True
+        left[threshold, objects[rows[last[threshold, place]]]] = False
     return hits
+
+
+def overlapping(found: Together, truth: Together) -> tuple[Integers, Integers, Floats]:
+    """Return detections and objects of their group that they overlap enough, and their IoU.
+
+    Returns:
+        Numbers of detections, rising, and of objects, rising for each; IoU: (pairs,) each.
+    """
+    order = np.argsort(truth.groups, kind="stable")
+    ordered = truth.groups[order]
+    first, end = (np.searchsorted(ordered, found.groups, side) for side in ("left", "right"))
+    counts = end - first
+    blocks = np.cumsum(counts) // PAIRS  # so that so many pairs, or few more, are in memory
+    parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
+    for some in np.split(np.arange(len(counts)), np.flatnonzero(np.diff(blocks)) + 1):
+        rows, _ = _runs(first[some], counts[some])
+        which, objects = np.repeat(some, counts[some]), order[rows]
+        both = torch.from_numpy(found.boxes[which]), torch.from_numpy(truth.boxes[objects])
+        shares = overlap(*both)[0].numpy()
+        enough = shares >= THRESHOLDS[0]
+        parts.append((which[enough], objects[enough], shares[enough]))
+    which, objects, shares = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return which, objects, shares
+
+
+def _runs(begins: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """Numbers from each beginning on, so many, one run after another; where each run starts."""
+    starts = np.cumsum(counts) - counts
+    return np.repeat(begins - starts, counts) + np.arange(counts.sum()), starts
+
+
+def _turns(groups: Integers) -> Integers:
+    """How many of its group are before each, (n,)."""
+    order = np.argsort(groups, kind="stable")
+    _, counts = np.unique(groups, return_counts=True)
+    turns = np.empty(len(groups), np.int64)
+    turns[order], _ = _runs(np.zeros(len(counts), np.int64), counts)
+    return turns
 
 
 def average_precision(
@@ -138,19 +197,23 @@ def average_precision(
         (b, classes, thresholds).
     """
     table = np.full((len(weights), classes, len(THRESHOLDS)), np.nan)
-    for name in range(classes):
-        hits, chances, counts = list[Bools](), list[Floats](), list[int]()
-        for own, objects in zip(found, truth.astype(np.float64), strict=True):
-            mine, there = own.classes == name, objects[objects[:, 0] == name, 1:]
-            counts.append(len(there))
-            hits.append(right(own.boxes[mine], there))
-            chances.append(own.chances[mine])
-        order = np.argsort(-np.concatenate(chances), kind="stable")
-        image = np.repeat(np.arange(len(found)), [len(own) for own in chances])[order]
-        every = np.concatenate(hits, 1)[:, order]
+    there = (truth[..., 0] >= 0) & (truth[..., 0] < classes)
+    home, objects = np.nonzero(there)[0], truth[there].astype(np.float64)
+    kinds = objects[:, 0].astype(np.int64)
+    names, chances, boxes = (np.concatenate(each) for each in zip(*found, strict=True))
+    image = np.repeat(np.arange(len(found)), [len(each.classes) for each in found])
+    many = max(classes, 1 + names.max(initial=0))
+    hits = right(
+        Together(image * many + names, boxes), Together(home * many + kinds, objects[:, 1:])
+    )
+    order = np.lexsort((-chances, names))  # of each class likeliest first, of equals the earlier
+    homes = np.split(home[np.argsort(kinds)], np.bincount(kinds, minlength=classes).cumsum())
+    numbers = np.split(order, np.bincount(names, minlength=classes).cumsum())
+    for name, own in enumerate(numbers[:classes]):
+        every = hits[:, own]
         for row, own_weights in enumerate(weights):
-            if count := own_weights @ counts:
-                table[row, name] = _areas(every, own_weights[image], count)
+            if count := own_weights[homes[name]].sum():
+                table[row, name] = _areas(every, own_weights[image[own]], count)
     return table
 
 
@@ -183,7 +246,8 @@ def box_figures(
     drawn = redrawn(len(found), affordable(size) if resamples is None else resamples)
     weights = np.vstack([once, *drawn])
     table = average_precision(found, truth, len(classes), weights)
-    counts = [int((truth[..., 0] == number).sum()) for number in range(len(classes))]
+    kinds = truth[..., 0][truth[..., 0] >= 0].astype(np.int64)
+    counts = np.bincount(kinds, minlength=len(classes))[: len(classes)].tolist()
     rows = [
         {"class": name, "ap50": finite(own[0]), "ap": finite(own.mean()), "objects": count}
         for name, own, count in zip(classes, table[0], counts, strict=True)

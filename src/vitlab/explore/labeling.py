@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.errors import DataError, OptionError, one_line
-from vitlab.evaluation.probes.heads import Blocks, best_ridge, ridge
+from vitlab.evaluation.probes.blocks import Blocks
+from vitlab.evaluation.probes.ridge import best_ridge, ridge
 from vitlab.evaluation.rows import unicode
 
 LONGEST = 1_000  # characters of the name of a class
@@ -86,7 +87,7 @@ class Labeling:
         margin = None
         if len(np.unique(labels[known])) > 1:
             x, y = Blocks(self._features[known], scaled=False), labels[known]
-            accuracy, l2 = best_ridge(x.whole(), y, len(classes))
+            accuracy, l2 = best_ridge(x, y, len(classes))
             outputs = ridge(x, y, len(classes), l2).logits(self._features)
             two = np.partition(outputs, -2, axis=1)[:, -2:]
             margin = two[:, 1] - two[:, 0]

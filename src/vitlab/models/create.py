@@ -86,8 +86,7 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
         config: every choice of the architecture
         tensors: a whole state dict, on one device; the model takes them over without a copy
     """
-    with torch.device("meta"):
-        model = build(config)
+    model = MODEL_OF[type(config)].blank(config)
     model.take(tensors)
     return model.requires_grad_().eval()
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, overload
 
 import torch
@@ -14,6 +15,8 @@ from vitlab.models.packed import Packed
 from vitlab.models.regrid import resized
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
+
+KEPT = 16  # configurations whose names and shapes are remembered
 
 
 class PartCost(NamedTuple):
@@ -78,6 +81,23 @@ class Model(nn.Module):
 
         def __call__(self, images: Tensor | Packed) -> Tensor:
             """Compute class scores, as `forward`."""
+
+    @classmethod
+    def empty(cls, config: ModelConfig) -> dict[str, Tensor]:
+        """Return a state dict without memory: names, shapes and types; seldom a network is built.
+
+        They are asked for again and again while a model is loaded or saved.
+        """
+        return dict(_state(cls, config))  # type: ignore[arg-type]
+
+    @classmethod
+    def blank(cls, config: ModelConfig) -> Self:
+        """Return a new model whose tensors have no memory; nobody else has it."""
+        model = _unused.pop((cls, config), None)
+        model = _without_memory(cls, config) if model is None else model
+        assert isinstance(model, cls)
+        model.config = config  # equal to the one that it was built for, but perhaps 1 and not 1.0
+        return model
 
     def build(self) -> None:
         """Create the modules that the configuration names."""
@@ -286,10 +306,9 @@ class Model(nn.Module):
             OptionError: a model limited to one size.
             WeightsError: a fused model.
         """
-        with torch.device("meta"):
-            model = type(self)(new)
-            if type(self)(self.config).state_dict().keys() != tensors.keys():
-                raise WeightsError("cannot resize a fused model: resize first, then fuse")
+        if self.empty(self.config).keys() != tensors.keys():
+            raise WeightsError("cannot resize a fused model: resize first, then fuse")
+        model = self.blank(new)
         tensors = resized(tensors, self.config, new)
         free = {name: weight.requires_grad for name, weight in self.named_parameters()}
         model.take(tensors)
@@ -326,3 +345,20 @@ class Model(nn.Module):
             raise OptionError(f"images must be (B, {shape}), not {tuple(images.shape)}{advice}")
         if (size := (images.shape[2], images.shape[3])) != config.size:
             config.check_size(size)
+
+
+# The network that was built last for its names and shapes, until somebody takes it.
+_unused: dict[tuple[type[Model], ModelConfig], Model] = {}
+
+
+@lru_cache(maxsize=KEPT)
+def _state(kind: type[Model], config: ModelConfig) -> dict[str, Tensor]:
+    model = _without_memory(kind, config)
+    _unused.clear()
+    _unused[kind, config] = model
+    return model.state_dict()
+
+
+def _without_memory(kind: type[Model], config: ModelConfig) -> Model:
+    with torch.inference_mode(mode=False), torch.device("meta"):  # else it could never learn
+        return kind(config)

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig
-from vitlab.models.create import assemble, build, resized, with_new_head
+from vitlab.models.create import MODEL_OF, assemble, resized, with_new_head
 from vitlab.models.model import Model
 
 StateDict = dict[str, Tensor]
@@ -16,8 +15,7 @@ StateDict = dict[str, Tensor]
 
 def empty(config: ModelConfig) -> StateDict:
     """Return a model's state dict without memory: names, shapes and types."""
-    with torch.device("meta"):
-        return build(config).state_dict()
+    return MODEL_OF[type(config)].empty(config)
 
 
 def fits(tensor: Tensor, want: Tensor) -> bool:

@@ -13,6 +13,7 @@ from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
 from vitlab.keywords import CreateKeywords
+from vitlab.models.config import ModelConfig
 from vitlab.models.create import ANY_KIND, SomeModel, of_kind
 from vitlab.models.model import Model
 from vitlab.progress import public
@@ -120,7 +121,7 @@ def load_base(of: Delta, file: str | Path) -> Model:
         WeightsError: it is not there, or is another model.
     """
     path = place_of(file)
-    model = _base_model(of.base, path, None, (path.resolve(),))
+    model = _base_model(of.base, path, None, (path.resolve(),), of.config)
     model.source = str(of.base.source)
     return model
 
@@ -267,16 +268,20 @@ def _read(
         here = path.resolve()
         if here in above or len(above) == DEEPEST:
             raise WeightsError(f"{path}: the chain of deltas is circular or longer than {DEEPEST}")
-        model = _base_model(reading.base, path, base, (*above, here))
+        model = _base_model(reading.base, path, base, (*above, here), reading.config)
         tensors = merged(reading.config, tensors, whole_state(model))
         reading = replace(reading, seen=np.union1d(reading.seen, model.seen))
     return reading, tensors
 
 
 def _base_model(
-    wanted: DeltaBase, file: Path, given: Model | str | Path | None, above: tuple[Path, ...]
+    wanted: DeltaBase,
+    file: Path,
+    given: Model | str | Path | None,
+    above: tuple[Path, ...],
+    tuned: ModelConfig,
 ) -> Model:
-    """The base of a delta: the model or place given, or where it was."""
+    """The base of a delta, from which a model was tuned: that given, or where it was."""
     if given is not None and not isinstance(given, str | Path):
         check_base(wanted, given)
         return given
@@ -284,7 +289,7 @@ def _base_model(
     for place in [given] if given is not None else _places(wanted, file):
         other = ""
         try:
-            for model in _variants(place, wanted, above):
+            for model in _variants(place, wanted, above, tuned.settled == tuned):
                 if fingerprint(model) == wanted.fingerprint:
                     return model
                 other = other or f"{place} is {DeltaBase.of(model)}"
@@ -304,13 +309,24 @@ def _places(base: DeltaBase, file: Path) -> list[str | Path]:
     return [*found.values(), *([base.source] if is_hub_name(base.source) else [])]
 
 
-def _variants(source: str | Path, base: DeltaBase, above: tuple[Path, ...]) -> Iterator[Model]:
-    """The model there, then with the base's size and zero head; each also with its own grid."""
+def _variants(
+    source: str | Path, base: DeltaBase, above: tuple[Path, ...], settled: bool
+) -> Iterator[Model]:
+    """The model there as the base may have been loaded, first as what is known of it says.
+
+    That is from one reading, with the head that is there or one of zeros, and with positions as
+    they are stored or of its own grid; only if none of these is it, it is read for another size.
+    """
     path = place_of(source, base.commit if str(source) == base.source else None)
-    size = base.image_size
-    for image_size, classes in ((None, None), (size, None), (size, base.classes)):
-        reading, tensors = _read(path, Hints(image_size=image_size), None, above)
-        model = fitted(reading.config, tensors, classes, image_size or reading.image_size)
-        yield model
-        if (settled := model.config.settled) != model.config:
-            yield model.remade(settled, model.state_dict())
+    _, usual = recognize(path, Hints())
+    sizes = [None, base.image_size]
+    if (usual.image_size or usual.config.image_size) != base.image_size:
+        sizes.reverse()
+    for size in sizes:
+        reading, tensors = _read(path, Hints(image_size=size), None, above)
+        as_it_is = [None] if reading.config.classes == base.classes else []
+        for classes in (*as_it_is, base.classes):
+            model = fitted(reading.config, tensors, classes, size or reading.image_size)
+            own = model.config
+            for grid in dict.fromkeys((own.settled, own) if settled else (own, own.settled)):
+                yield model if grid == own else model.remade(grid, model.state_dict())

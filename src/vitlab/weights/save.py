@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, staged_folder, write_text
@@ -77,7 +78,7 @@ def save(
     check_replaced(folder)
     state = whole_state(model)
     writing = chosen.writes(model.config, model.provenance)
-    if writing.stored is not None:
+    if writing.stored is not None and writing.stored != model.config:
         model = model.remade(writing.stored, state)
         state = model.state_dict()
     with staged_folder(folder) as draft:
@@ -133,10 +134,16 @@ def _write(draft: Path, writing: Writing, state: StateDict, shard_bytes: int) ->
     """Write a model's tensors under the other format's names."""
     tensors = written(writing.entries, state)
     if writing.archive:
-        arrays: Any = {name: each.contiguous().cpu().numpy() for name, each in tensors.items()}
+        arrays: Any = {name: _as_array(each) for name, each in tensors.items()}
         np.savez(draft / writing.archive, **arrays)
     else:
         write_tensors(draft, tensors, shard_bytes)
+
+
+def _as_array(tensor: Tensor) -> NDArray[Any]:
+    """A tensor for NumPy, which has no bfloat16: float32 holds each of its numbers."""
+    tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return tensor.contiguous().cpu().numpy()
 
 
 def _compare(model: Model, entries: Sequence[Entry], draft: Path, to: str) -> None:
@@ -150,11 +157,12 @@ def _compare(model: Model, entries: Sequence[Entry], draft: Path, to: str) -> No
         for found in (stored[name], again.get(name)):
             if found is None or found.shape != own.shape:  # with the other pool, which is zero
                 continue
-            pair = [found, own.cpu().to(found.dtype)]
+            kind = torch.promote_types(found.dtype, own.dtype)
+            pair = [found.to(kind), own.cpu().to(kind)]
             if name.endswith(".qkv.bias") and not found.chunk(3)[1].any():  # void, or none
                 pair = [torch.cat(each.chunk(3)[::2]) for each in pair]
             if not torch.equal(*pair):
-                raise cannot(to, f"the values of {name} in this model")
+                raise cannot(to, f"the values of {name} in this model{_rounded(pair)}")
     own = {
         f"temperature={model.temperature:.4g}": model.temperature != 1,
         "the thresholds of its classes": "thresholds" in model.provenance,
@@ -164,6 +172,14 @@ def _compare(model: Model, entries: Sequence[Entry], draft: Path, to: str) -> No
     if lost:
         message = f"{to} cannot represent {', '.join(lost)}: left out"
         logging.getLogger("vitlab").warning(message)
+
+
+def _rounded(pair: Sequence[Tensor]) -> str:
+    """Why tensors of float64 differ, if rounding is all; files of others are read as float32."""
+    read, own = pair
+    if own.dtype != torch.float64 or not torch.equal(read.float(), own.float()):
+        return ""
+    return ", which need float64: save model.float(), or in our own format"
 
 
 def own_folder(source: str | Path) -> Path:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import vitlab
+from counted import Counted
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.evaluation.probes.few_shot import sample_shots
@@ -114,6 +115,13 @@ def test_shots_are_the_first_of_a_permutation_per_class() -> None:
         assert found[shots].tolist() == [int(each) for own in places for each in own[:shots]]
     other = sample_shots(labels, "abc", (3,), seed=8)[3]
     assert other.tolist() != found[3].tolist()
+
+
+def test_drawing_shots_looks_at_each_label_a_few_times_however_many_classes_there_are() -> None:
+    labels = (np.arange(3000) % 1000).view(Counted)
+    Counted.seen = 0
+    assert len(sample_shots(labels, tuple(map(str, range(1000))), (2,), seed=0)[2]) == 2000
+    assert Counted.seen < 40 * 3000
 
 
 def test_too_few_examples_of_a_class_are_named() -> None:

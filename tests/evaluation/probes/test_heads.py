@@ -1,24 +1,19 @@
 """Linear heads, against scikit-learn's solvers of the same problems."""
 
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.neighbors import NearestCentroid
 
-from vitlab.evaluation.probes import heads
-from vitlab.evaluation.probes.heads import (
-    HEADS,
-    Blocks,
-    By,
-    LogisticFits,
-    best_ridge,
-    crossed,
-    left_one_out,
-    logistic,
-    signs,
-    swept_logistic,
-)
+from vitlab.evaluation.probes import blocks
+from vitlab.evaluation.probes.blocks import Blocks, By
+from vitlab.evaluation.probes.heads import HEADS, LogisticFits, crossed, logistic, swept_logistic
+from vitlab.evaluation.probes.ridge import RIDGES, best_ridge, left_one_out, ridge, signs
 
 
 def examples(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -41,8 +36,8 @@ def test_the_fit_is_that_of_scikit_learn(
     l2: float, memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In blocks as well, as for features that do not fit into memory."""
-    monkeypatch.setattr(heads, "MEMORY", memory)
-    monkeypatch.setattr(heads, "BLOCK", 64)
+    monkeypatch.setattr(blocks, "MEMORY", memory)
+    monkeypatch.setattr(blocks, "BLOCK", 64)
     x, y = examples(300)
     found = logistic(Blocks(x), y, 4, l2)
     model, deviation = theirs(x, y, l2)
@@ -112,7 +107,9 @@ def test_leaving_one_out_in_closed_form_is_leaving_one_out(shape: tuple[int, int
     generator = np.random.default_rng(3)
     x, y = generator.normal(size=shape), generator.integers(0, 3, shape[0])
     x -= x.mean(0)
-    for l2, outputs in left_one_out(x, signs(y, 3), (4.0, 0.25)):
+    rows_of_x, targets = Blocks(x, scaled=False), signs(y, 3)
+    for own, l2, outputs in left_one_out(rows_of_x, targets.__getitem__, (4.0, 0.25)):
+        assert own == slice(0, 4096)
         for row in range(len(x)):
             rest = np.arange(len(x)) != row
             model = RidgeClassifier(alpha=l2, tol=1e-12)
@@ -121,7 +118,7 @@ def test_leaving_one_out_in_closed_form_is_leaving_one_out(shape: tuple[int, int
                 continue
             expected = model.fit(x[rest], own).decision_function(x[[row]])[0]
             np.testing.assert_allclose(outputs[row], expected, atol=1e-8)
-    assert best_ridge(x, y, 3)[1] in heads.RIDGES
+    assert best_ridge(rows_of_x, y, 3)[1] in RIDGES
 
 
 @pytest.mark.parametrize("by", ["logistic", "ridge", "means"])
@@ -171,3 +168,65 @@ def test_the_penalty_is_chosen_on_held_out_images_and_the_last_fit_uses_all() ->
     alike = np.repeat(np.eye(3, dtype=np.float32), 20, 0)  # of equals the strongest is taken
     strong, _ = swept_logistic(Blocks(alike), np.repeat([0, 1, 2], 20), 3, held[:12], (1.0, 1e-3))
     assert strong.l2 == 1.0
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """The most bytes that NumPy holds during some work."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_closed_forms_hold_blocks_and_no_number_for_each_image_and_class(tmp_path: Path) -> None:
+    """Of features in a file: twice as many images take no more memory."""
+    generator = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", generator.normal(size=(60_000, 8)).astype(np.float32))
+    x, y = np.load(tmp_path / "x.npy", mmap_mode="r"), generator.integers(0, 40, 60_000)
+    best_ridge(Blocks(x[:5000]), y[:5000], 40)  # imports
+    for fit in (best_ridge, lambda *given: ridge(*given, 1.0)):
+        half, whole = (peak_of(lambda: fit(Blocks(x[:n]), y[:n], 40)) for n in (30_000, 60_000))  # noqa: B023
+        assert whole < half + 2**20
+        assert whole < 8 * 60_000 * 40
+
+
+def test_blocks_give_what_all_rows_at_once_give() -> None:
+    x, y = examples(9000)
+    z = standardized(x, x)
+    found = ridge(Blocks(x), y, 4, 2.0)
+    std = x.astype(np.float64).std(0) + 1e-5
+    model = RidgeClassifier(alpha=2.0, tol=1e-12).fit(z, y)
+    np.testing.assert_allclose(found.weights * std, model.coef_, rtol=1e-9, atol=1e-12)
+    said = {l2: np.empty((9000, 4)) for l2 in (4.0, 0.25)}
+    targets = signs(y, 4)
+    for own, l2, outputs in left_one_out(Blocks(x), targets.__getitem__, tuple(said)):
+        said[l2][own] = outputs
+    for l2, outputs in said.items():
+        inverse = np.linalg.inv(z.T @ z + l2 * np.eye(12))
+        leverage = np.einsum("nd,de,ne->n", z, inverse, z) + 1 / 9000
+        middle = targets.mean(0)
+        fitted = middle + z @ (inverse @ (z.T @ (targets - middle)))
+        expected = targets - (targets - fitted) / (1 - leverage)[:, None]
+        np.testing.assert_allclose(outputs, expected, atol=1e-9)
+    rows = np.flatnonzero(np.arange(9000) % 3)
+    some, alone = Blocks(x, rows=rows), Blocks(x[rows])
+    np.testing.assert_array_equal(some.mean, alone.mean)
+    np.testing.assert_array_equal(ridge(some, y[rows], 4, 1.0).bias,
+                                  ridge(alone, y[rows], 4, 1.0).bias)  # fmt: skip
+
+
+def test_logits_of_many_images_and_classes_are_kept_of_some_and_judged_of_all() -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(17_000, 3)).astype(np.float32), np.arange(17_000) % 2000
+    folds = np.arange(17_000) % 2
+    found = crossed("means", x, y, 2000, folds, (0.0,))
+    assert len(found.rows) == len(found.logits) == 2**28 // (8 * 2000) < 17_000
+    right = 0
+    for fold in range(2):
+        head = HEADS["means"](Blocks(x[folds != fold]), y[folds != fold], 2000, 0.0)
+        own = found.rows[folds[found.rows] == fold][:50]
+        np.testing.assert_array_equal(found.logits[np.isin(found.rows, own)], head.logits(x[own]))
+        right += int((head.predict(x[folds == fold]) == y[folds == fold]).sum())
+    assert found.accuracy == right / 17_000

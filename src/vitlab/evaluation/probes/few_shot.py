@@ -16,7 +16,8 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Float32s, Floats, Integers
-from vitlab.evaluation.probes.heads import best_ridge, signs, solved
+from vitlab.evaluation.probes.blocks import Blocks
+from vitlab.evaluation.probes.ridge import best_ridge, signs, solved
 from vitlab.units import counted
 
 BIAS = 100.0  # the constant feature: so large that its weight is hardly penalized
@@ -65,7 +66,8 @@ def fewshot(
     mean, std = x.mean(0), x.std(0) + 1e-5
     own = (x - mean) / std
     if l2 == "auto":
-        l2 = best_ridge(own, place, len(classes))[1] if len(x) > len(classes) else L2
+        several = len(x) > len(classes)
+        l2 = best_ridge(Blocks(own, scaled=False), place, len(classes))[1] if several else L2
     weights = solved(_extended(own), signs(place, len(classes)), l2)
     outputs = _extended((test - mean) / std) @ weights
     return classes[outputs.argmax(1)].astype(np.int64)
@@ -96,9 +98,9 @@ def sample_shots(
         advice = f"choose at most {have}" if have else "add images of it"
         raise DataError(f"{line}, too few for {max(shots)} shots: {advice}")
     generator = np.random.default_rng(seed)
-    order = [
-        generator.permutation(np.flatnonzero(labels == number)) for number in range(len(classes))
-    ]
+    ends = np.bincount(labels, minlength=len(classes)).cumsum()
+    by_class = np.split(np.argsort(labels, kind="stable"), ends[:-1])
+    order = [generator.permutation(own) for own in by_class]
     return {count: np.concatenate([own[:count] for own in order]) for count in shots}
 
 

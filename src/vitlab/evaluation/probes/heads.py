@@ -6,112 +6,22 @@ bias for the features as they are: W / std, b - W mean / std.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.device import with_float64
 from vitlab.evaluation.answers import Bools, Float32s, Floats, Integers
-
-By = Literal["logistic", "ridge", "means"]
+from vitlab.evaluation.embedding_map import sample
+from vitlab.evaluation.probes.blocks import BLOCK, CPU, Blocks, By, LinearHead
+from vitlab.evaluation.probes.ridge import ridge
 
 # strongest first: each fit starts from the one before, which is nearly right
 PENALTIES = tuple(10.0**-power for power in range(7))
-RIDGES = tuple(2.0**power for power in range(20, -5, -2))  # l2 of ridge, a sum over the images
 STEPS, HISTORY = 200, 20  # of L-BFGS: most per fit, and how many it remembers
 PRECISE, ROUGH = 1e-4, 3e-4  # the gradients that end it
-BLOCK = 4096  # rows
-MEMORY = 2**30  # bytes of features that are kept
+LOGITS = 2**28  # bytes of logits that are kept
 NEVER = -1e4  # the output of a class without a training image, by class means
-CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True, eq=False)
-class LinearHead:
-    """A classifier on features as they are: outputs are `x @ weights.T + bias`.
-
-    Attributes:
-        weights: float64 (c, d)
-        bias: float64 (c,)
-        by: how it was fitted
-        l2: the penalty; 0 for class means
-    """
-
-    weights: Floats
-    bias: Floats
-    by: By
-    l2: float
-
-    def logits(self, x: Float32s) -> Floats:
-        """Compute the outputs, in blocks: (m, d) -> float64 (m, c)."""
-        found = np.empty((len(x), len(self.bias)))
-        for first in range(0, len(x), BLOCK):
-            some = slice(first, first + BLOCK)
-            found[some] = x[some].astype(np.float64) @ self.weights.T + self.bias
-        return found
-
-    def predict(self, x: Float32s) -> Integers:
-        """Predict classes: (m, d) -> int64 (m,)."""
-        return self.logits(x).argmax(1)
-
-
-class Blocks:
-    """Standardized rows of features as float32 tensors, in blocks; kept where they fit into memory.
-
-    Attributes:
-        mean: of each feature, float64 (d,)
-        std: its standard deviation plus 1e-5, or 1 for features that are not scaled; float64 (d,)
-        device: where the tensors are
-    """
-
-    def __init__(self, values: Float32s, device: torch.device = CPU, scaled: bool = True) -> None:
-        self.values, self.device = values, with_float64(device)  # which can decompose matrices
-        count = len(values)
-        self.places = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
-        self.mean = values.mean(0, dtype=np.float64)
-        self.std = np.ones_like(self.mean)
-        if scaled:
-            squares = [((values[own] - self.mean) ** 2).sum(0) for own in self.places]
-            self.std = np.sqrt(np.sum(squares, 0) / count) + 1e-5
-        self.kept: list[tuple[slice, Tensor]] | None = None
-        if 4 * values.size <= MEMORY:
-            self.kept = list(self)
-
-    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        if self.kept is not None:
-            yield from self.kept
-            return
-        for own in self.places:
-            rows = torch.from_numpy((self.values[own] - self.mean) / self.std)
-            yield own, rows.float().to(self.device)
-
-    def zeros(self, *shape: int) -> Tensor:
-        """Return zeros like the blocks."""
-        return torch.zeros(shape, device=self.device)
-
-    def axes(self) -> tuple[Tensor, Tensor]:
-        """Return the principal axes, (d, r), and the variances along them, (r,).
-
-        Axes along which the rows do not vary are left out: r is at most their number.
-        """
-        width = len(self.mean)
-        total = self.zeros(width, width)
-        for _, rows in self:
-            total += rows.T @ rows / len(self.values)
-        variances, axes = torch.linalg.eigh(total)
-        seen = variances > 1e-6 * variances.max()
-        return axes[:, seen], variances[seen]
-
-    def whole(self) -> Floats:
-        """Return all rows in memory, in double precision, (n, d)."""
-        return (self.values - self.mean) / self.std
-
-    def folded(self, weights: Floats, bias: Floats, by: By, l2: float) -> LinearHead:
-        """Return a head on standardized features, weights (c, d), for them as they are."""
-        plain = weights / self.std
-        return LinearHead(plain, bias - plain @ self.mean, by, l2)
 
 
 Fit = Callable[[Blocks, Integers, int, float], LinearHead]
@@ -214,21 +124,6 @@ def logistic(x: Blocks, y: Integers, classes: int, l2: float) -> LinearHead:
     return fits.head(l2)
 
 
-def ridge(x: Blocks, y: Integers, classes: int, l2: float) -> LinearHead:
-    """Fit least squares to 1 for the class and -1 for the others, in closed form.
-
-    It minimizes the squared error, summed over the images, plus l2 times the squared norm of the
-    weights; the bias is free. That is scikit-learn's RidgeClassifier.
-    """
-    return least_squares(x, signs(y, classes), l2)
-
-
-def least_squares(x: Blocks, targets: Floats, l2: float) -> LinearHead:
-    """Fit numbers, (n, c), by least squares in closed form, as `ridge` (scikit-learn's Ridge)."""
-    middle = targets.mean(0)
-    return x.folded(solved(x.whole(), targets - middle, l2).T, middle, "ridge", l2)
-
-
 def means(x: Blocks, y: Integers, classes: int, l2: float = 0) -> LinearHead:
     """Take the class whose mean of standardized features is the nearest (scikit-learn's centroids).
 
@@ -246,75 +141,22 @@ def means(x: Blocks, y: Integers, classes: int, l2: float = 0) -> LinearHead:
 HEADS: dict[By, Fit] = {"logistic": logistic, "ridge": ridge, "means": means}
 
 
-def signs(y: Integers, classes: int) -> Floats:
-    """Return 1 for the class of each image and -1 for the others: (n,) -> (n, c)."""
-    return np.where(y[:, None] == np.arange(classes), 1.0, -1.0)
-
-
-def solved(x: Floats, y: Floats, l2: float) -> Floats:
-    """Return the W that minimizes |xW - y|^2 + l2 |W|^2: (n, d), (n, c) -> (d, c).
-
-    Through the smaller of x'x and xx'.
-    """
-    found: Floats
-    if x.shape[0] >= x.shape[1]:
-        found = np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y).astype(np.float64)
-    else:
-        found = x.T @ np.linalg.solve(x @ x.T + l2 * np.eye(len(x)), y)
-    return found
-
-
-def left_one_out(
-    x: Floats, y: Floats, penalties: Sequence[float] = RIDGES
-) -> Iterator[tuple[float, Floats]]:
-    """Yield, for each l2 of `ridge`, what it says of each row when fitted to all the others.
-
-    In closed form, from one decomposition: y - (y - Hy) / (1 - diag H).
-
-    Args:
-        x: (n, d), the mean of each column being zero
-        y: (n, c)
-        penalties: the values of l2
-    """
-    middle = y.mean(0)
-    y = y - middle
-    if x.shape[0] >= x.shape[1]:
-        values, vectors = np.linalg.eigh(x.T @ x)
-        seen = values > 1e-12 * max(values.max(), 1e-300)
-        values, basis = values[seen], x @ (vectors[:, seen] / np.sqrt(values[seen]))
-    else:
-        values, basis = np.linalg.eigh(x @ x.T)
-        values = np.maximum(values, 0)
-    inner, squares = basis.T @ y, basis**2
-    for l2 in penalties:
-        share = values / (values + l2)
-        error = y - basis @ (share[:, None] * inner)
-        rest = 1 - squares @ share - 1 / len(y)  # of the bias, which has no penalty
-        yield l2, middle + y - error / np.maximum(rest, 1e-9)[:, None]
-
-
-def best_ridge(x: Floats, y: Integers, classes: int) -> tuple[float, float]:
-    """Return the accuracy, leaving one out, of the best l2, and that l2; of equals the strongest.
-
-    Args:
-        x: standardized features, (n, d)
-        y: index of each row's output, (n,)
-        classes: number of outputs
-    """
-    outputs = left_one_out(x, signs(y, classes))
-    return max((float((each.argmax(1) == y).mean()), l2) for l2, each in outputs)
-
-
 @dataclass(frozen=True, eq=False)
 class Crossed:
-    """A kind of head in cross-validation: the best penalty, its accuracy, and its logits, (n, c).
+    """A kind of head in cross-validation.
 
-    The logits of each image are those of the fit that had not learned from it.
+    Attributes:
+        by: the kind
+        l2: the best penalty
+        accuracy: of all images
+        rows: numbers of images, all but where that would be too many, (m,)
+        logits: of these, each by the fit that had not learned from it, (m, c)
     """
 
     by: By
     l2: float
     accuracy: float
+    rows: Integers
     logits: Floats
 
 
@@ -334,34 +176,41 @@ def crossed(
 
     Args:
         by: the kind
-        x: features, (n, d)
+        x: features, (n, d), possibly memory-mapped
         y: index of each row's output, (n,)
         classes: number of outputs
         folds: the part of each row, (n,)
         penalties: to try, strongest first, until one is worse than the one before
         device: where logistic regressions are fitted
     """
-    parts = np.unique(folds)
-    fits = None
+    rows = sample(len(y), LOGITS // (8 * classes), 0)
+    place = np.full(len(y), -1)
+    place[rows] = np.arange(len(rows))
+    parts, fits = np.unique(folds), None
     if by == "logistic":
         fits = LogisticFits(Blocks(x, device), y, classes, folds[:, None] != parts)
     best: tuple[float, Crossed] | None = None
     for l2 in penalties:
         if fits is not None:
             fits.fit(l2, ROUGH)
-        logits = np.empty((len(y), classes))
+        logits, likely = np.empty((len(rows), classes)), np.empty(len(y))
+        right = np.empty(len(y), np.bool_)
         for number, part in enumerate(parts):
-            learn = folds != part
+            learn = np.flatnonzero(folds != part)
             if fits is not None:
                 head = fits.head(l2, number)
             else:
-                head = HEADS[by](Blocks(x[learn]), y[learn], classes, l2)
-            logits[~learn] = head.logits(x[~learn])
-        likely = logits[np.arange(len(y)), y] - np.logaddexp.reduce(logits, 1)
+                head = HEADS[by](Blocks(x, rows=learn), y[learn], classes, l2)
+            asked = np.flatnonzero(folds == part)
+            for own in np.split(asked, range(BLOCK, len(asked), BLOCK)):
+                said = head.logits(x, own)
+                likely[own] = said[np.arange(len(own)), y[own]] - np.logaddexp.reduce(said, 1)
+                right[own] = said.argmax(1) == y[own]
+                kept = place[own] >= 0
+                logits[place[own[kept]]] = said[kept]
         if best is not None and -likely.mean() >= best[0]:
             break
-        accuracy = float((logits.argmax(1) == y).mean())
-        best = -float(likely.mean()), Crossed(by, l2, accuracy, logits)
+        best = -float(likely.mean()), Crossed(by, l2, float(right.mean()), rows, logits)
     assert best is not None
     return best[1]
 

@@ -22,6 +22,7 @@ from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.features import cache_of, described, features_in_memory, features_of
 from vitlab.evaluation.intervals import wilson
 from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.probes.blocks import Blocks
 from vitlab.evaluation.probes.feature_options import Probing, ProtocolName
 from vitlab.evaluation.probes.few_shot import (
     L2,
@@ -33,7 +34,7 @@ from vitlab.evaluation.probes.few_shot import (
     sample_shots,
     smallest,
 )
-from vitlab.evaluation.probes.heads import Blocks, means, swept_logistic
+from vitlab.evaluation.probes.heads import means, swept_logistic
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.progress import say

@@ -22,20 +22,11 @@ from vitlab.evaluation.answers import Float32s, Integers, check_numbers
 from vitlab.evaluation.calibration import temperature_of
 from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.infer import Vectors
+from vitlab.evaluation.probes.blocks import Blocks, By, LinearHead
 from vitlab.evaluation.probes.feature_options import Cuts, Pooled
 from vitlab.evaluation.probes.few_shot import classes_of
-from vitlab.evaluation.probes.heads import (
-    HEADS,
-    PENALTIES,
-    Blocks,
-    By,
-    Crossed,
-    LinearHead,
-    best_ridge,
-    crossed,
-    least_squares,
-    left_one_out,
-)
+from vitlab.evaluation.probes.heads import HEADS, PENALTIES, Crossed, crossed
+from vitlab.evaluation.probes.ridge import best_ridge, least_squares, left_one_out
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import assemble
@@ -71,8 +62,8 @@ class FeatureChoice:
         return self.end - self.first
 
     def of(self, values: Float32s) -> Float32s:
-        """Return these features in memory, (n, width)."""
-        return np.ascontiguousarray(values[:, self.first : self.end])
+        """Return these features, (n, width), without a copy."""
+        return values[:, self.first : self.end]
 
     def trial(
         self, head: By, l2: float, figure: float, how: str, name: str = "accuracy"
@@ -178,7 +169,7 @@ def fit_head(
 
     Args:
         source: labeled images
-        learn: their features, possibly memory-mapped; those of one choice are in memory
+        learn: their features, possibly memory-mapped: they are read in blocks
         choices: of the features
         kinds: of heads
         folds: how many, of which every image is in one
@@ -206,20 +197,21 @@ def fit_head(
         choice, found = best
         x = choice.of(learn.values)
         head = HEADS[found.by](Blocks(x, device), y, classes, found.l2)
-        heat, unlike = temperature_of(found.logits, SingleLabels(y)), fit_unlike(x, y, dealt)
+        heat = temperature_of(found.logits, SingleLabels(y[found.rows]))
+        unlike = fit_unlike(x, y, dealt)
     return FoundHead(choice, head, found.accuracy, heat, tuple(tried), unlike)
 
 
 def _ranked(
     choices: Sequence[FeatureChoice],
     values: Float32s,
-    best: Callable[[Numbers], tuple[float, float]],
+    best: Callable[[Blocks], tuple[float, float]],
     name: str = "accuracy",
 ) -> tuple[list[dict[str, Any]], list[tuple[FeatureChoice, float]]]:
     """Return what ridge gives by leave-one-out, and the best features, each with its penalty."""
     tried, ranks = [], []
     for choice in choices:
-        figure, l2 = best(Blocks(choice.of(values)).whole())
+        figure, l2 = best(Blocks(choice.of(values)))
         tried.append(choice.trial("ridge", l2, figure, "leave-one-out", name))
         ranks.append((-figure, choice.width, -choice.layer, choice, l2))
     first = sorted(ranks, key=lambda each: each[:3])[:FINALISTS]
@@ -308,18 +300,22 @@ def find_ridge(
     y = source.labels.take(learn.indices).targets().astype(np.float64)
     dealt = folds_of(source, learn.indices, np.zeros(len(y), np.int64), folds)
 
-    def strongest(z: Numbers) -> tuple[float, float]:
-        return max((explained(y - each), l2) for l2, each in left_one_out(z, y))
+    def strongest(z: Blocks) -> tuple[float, float]:
+        squares = dict[float, float]()
+        for own, l2, each in left_one_out(z, y.__getitem__):
+            squares[l2] = squares.get(l2, 0.0) + float(np.square(y[own] - each).sum())
+        return max((1 - total / y.size, l2) for l2, total in squares.items())
 
     tried, finalists = _ranked(choices, learn.values, strongest, "r2")
     best = list[FoundRidge]()
     for choice, l2 in finalists:
         x, errors = choice.of(learn.values), np.empty(y.shape)
         for part in np.unique(dealt):
-            own = dealt == part
-            errors[own] = y[own] - least_squares(Blocks(x[~own]), y[~own], l2).logits(x[own])
+            learned, own = (np.flatnonzero(each) for each in (dealt != part, dealt == part))
+            head = least_squares(Blocks(x, rows=learned), y[learned].__getitem__, l2)
+            errors[own] = y[own] - head.logits(x, own)
         tried.append(choice.trial("ridge", l2, explained(errors), _parts(dealt), "r2"))
-        head = least_squares(Blocks(x), y, l2)
+        head = least_squares(Blocks(x), y.__getitem__, l2)
         best.append(FoundRidge(choice, head, errors, tried[-1], tried))
     return max(best, key=lambda each: float(each.about["r2"]))
 

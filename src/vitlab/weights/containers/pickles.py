@@ -11,7 +11,7 @@ import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.weights.containers.arrays import Content, Stored
+from vitlab.weights.containers.members import Members
 from vitlab.weights.sharded import HEADER, MOST
 
 ONE_AT_A_TIME = threading.Lock()  # the list is PyTorch's own, for all threads
@@ -86,15 +87,15 @@ def read_pickle(path: Path, zipped: bool) -> Content:
                         f"{path}: its data.pkl, which describes the tensors, has "
                         f"{info.file_size:,} bytes; the limit is {HEADER:,}"
                     )
-            if damaged := archive.testzip():
-                raise WeightsError(
-                    f"{path}: {damaged} does not match its checksum; download it again"
-                )
+        members = Members(path)
         content = _restricted(path, path)
+        plain = _Plain(path, members.checked)
+        found = plain.of(content)
+        members.place(plain.tensors)
     else:
         with Counted(io.FileIO(path)) as stream:
             content = _restricted(path, stream)
-    found = _Plain(path).of(content)
+        found = _Plain(path).of(content)
     if not isinstance(found, dict):
         raise WeightsError(
             f"{path} contains a {type(content).__name__}, not a dictionary of tensors"
@@ -138,7 +139,9 @@ class _Plain:
     """
 
     path: Path
+    checked: Callable[[Tensor], Tensor] = lambda tensor: tensor  # as it is read
     left: int = LARGEST
+    tensors: list[Tensor] = field(default_factory=list)
 
     def of(self, value: object, depth: int = 0) -> Any:
         """Return the value itself, or None for one that is neither plain nor a tensor."""
@@ -152,8 +155,9 @@ class _Plain:
                 if value.layout is not torch.strided or value.is_quantized or value.is_nested:
                     return None
                 data = value.detach()
+                self.tensors.append(data)
                 whole = not (data.is_floating_point() or data.is_complex())
-                return Stored(tuple(data.shape), lambda: data, whole)
+                return Stored(tuple(data.shape), lambda: self.checked(data), whole)
             case None | str() | int() | float():
                 return value
             case Mapping() if depth < DEEPEST:

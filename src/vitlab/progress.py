@@ -85,7 +85,7 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
             before = QUIET.set(QUIET.get() or bool(named.get("quiet")))
             try:
                 return function(*given, **named)
-            except (OSError, RuntimeError) as error:
+            except (OSError, RuntimeError, UnicodeEncodeError) as error:
                 raise as_user_error(error) from error.__cause__
             finally:
                 QUIET.reset(before)

@@ -8,6 +8,7 @@
     │   └── RefusedError        those that it refuses for good, or does not have
     ├── WeightsError            a file of weights that cannot be read, represented or matched
     │   └── HubError            what the Hugging Face Hub did not give or take
+    │       └── UnreachableError    it does not answer, or is busy: another time it may
     ├── RunError                a run folder that cannot be used, or a run that cannot go on
     │   └── DivergedError       a loss or gradient that is not finite
     ├── DiskError               a file that cannot be written, or that the system refuses
@@ -122,6 +123,12 @@ class WeightsError(UserError):
 
 class HubError(WeightsError):
     """What the Hugging Face Hub did not give or take."""
+
+
+class UnreachableError(HubError):
+    """The Hugging Face Hub does not answer, or is busy: another time it may."""
+
+    status = 75
 
 
 class RunError(UserError):

@@ -24,6 +24,7 @@ from vitlab.data.labels import (
 )
 from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import holds_images
+from vitlab.data.sources.hub_data import load_from_hub, unheard_datasets
 from vitlab.data.sources.lists import check_known_columns
 from vitlab.data.sources.paths import Inside, read_image
 from vitlab.data.sources.remote import KeptParts, expand, is_url, reason, stamp
@@ -31,6 +32,7 @@ from vitlab.data.sources.request import Found, Part, Request, blank, by_split, l
 from vitlab.data.sources.source import Source, grouped, numbered
 from vitlab.errors import DataError, ImageError
 from vitlab.files import check_regular
+from vitlab.hub import of_disk
 from vitlab.packages import check_installed, needed
 from vitlab.places import cache_folder
 
@@ -160,20 +162,14 @@ def unlabeled(rows: Any, title: str, inside: Inside, column: str = "") -> Table:
 
 def quietly(load: Callable[[], Any], failed: str) -> Any:
     """Call into `datasets`, with progress bars on a terminal only and any failure as one line."""
-    import datasets
-
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    level = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:
-        return load()
+        with unheard_datasets():
+            return load()
     except Exception as error:  # the library raises dozens of kinds; each means the same here
+        if (of := of_disk(error, failed.removeprefix("cannot "))) is not None:
+            raise of from error
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{failed}: {lines[0]}") from error
-    finally:
-        datasets.logging.set_verbosity(level)
-        datasets.enable_progress_bars()
 
 
 def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, Classes]:
@@ -315,8 +311,7 @@ def open_hub(request: Request) -> Found | None:
     if request.path.exists() or not is_hub_data(name):
         return None
     datasets = needed("datasets", f"{name}, not a file or folder but perhaps a name on the Hub,")
-    failed = f"no such folder: {name}; nor could it be loaded as a data set of the Hugging Face Hub"
-    loaded = quietly(lambda: datasets.load_dataset(name), failed)
+    loaded = load_from_hub(name)
     import huggingface_hub
 
     cache = datasets.config.HF_DATASETS_CACHE, datasets.config.DOWNLOADED_DATASETS_PATH

@@ -5,6 +5,7 @@ import gc
 import importlib
 import io
 import json
+import logging
 import os
 import pkgutil
 import shlex
@@ -201,9 +202,11 @@ def import_torch() -> None:
     if "torch" in sys.modules:
         return
     gc.disable()
-    importlib.import_module("torch")
+    torch = importlib.import_module("torch")
     gc.freeze()
     gc.enable()
+    if "TORCH_LOGS" not in os.environ:  # what the compiler thinks of the machine
+        torch._logging.set_logs(all=logging.CRITICAL)
 
 
 def _begin(command: ModuleType, options: "Options", given: Iterable[str], prog: str) -> None:

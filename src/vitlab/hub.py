@@ -122,11 +122,12 @@ def of_disk(error: BaseException, doing: str) -> UserError | None:
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, OSError) and chain.errno is not None and chain.filename is not None:
-            place = str(chain.filename)
-            home = Path(constants.HF_HOME).expanduser()
-            ours = place.startswith((str(home), str(constants.HF_HUB_CACHE), str(home.parent)))
-            why = str(chain.strerror).lower()
-            return DiskError(f"cannot {doing}: {why}: {place}" + (f": {HOME}" if ours else ""))
+            place, why = Path(os.fsdecode(chain.filename)), str(chain.strerror).lower()
+            homes = [Path(constants.HF_HOME).expanduser(), Path(constants.HF_HUB_CACHE)]
+            if any(place in (each, *each.parents) or each in place.parents for each in homes):
+                why = f"the cache of Hugging Face cannot be written, {why}"
+                return DiskError(f"cannot {doing}: {why}: {place}: {HOME}")
+            return DiskError(f"cannot {doing}: {why}: {place}")
         chain = chain.__cause__ or chain.__context__
     return None
 

@@ -53,6 +53,22 @@ class ToStderr(logging.Handler):
             print(self.format(record), file=sys.stderr, flush=True)
 
 
+class OfMatplotlib(logging.Filter):
+    """Drops what Matplotlib says of its optional caches, which it can do without."""
+
+    STARTS = (
+        "mkdir -p failed",
+        "Matplotlib created a temporary",
+        "Matplotlib is building the font",
+    )
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is about something else."""
+        return not str(record.msg).startswith(self.STARTS)
+
+
+logging.getLogger("matplotlib").addFilter(OfMatplotlib())
+logging.getLogger("matplotlib.font_manager").addFilter(OfMatplotlib())
 LOG.addHandler(ToStderr())
 LOG.setLevel(logging.INFO)
 

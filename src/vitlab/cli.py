@@ -5,6 +5,7 @@ import gc
 import importlib
 import io
 import json
+import logging
 import os
 import pkgutil
 import shlex
@@ -17,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from vitlab.console.interrupts import Interrupts
-from vitlab.errors import OptionError, UserError, as_user_error
+from vitlab.errors import ODD, OptionError, UserError, as_user_error, locale_line, reads_utf8
 from vitlab.machine.cores import limit_threads
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ def _explain(error: BaseException, prog: str) -> NoReturn:
         raise error
     _let_go()
     if text and not getattr(error, "quiet", False):
+        if not reads_utf8() and ODD.search(text) and (why := locale_line()) not in text:
+            text = f"{text} ({why})"
         print(f"{prog}: {' '.join(text.split())}", file=sys.stderr)
     sys.exit(status)
 
@@ -175,11 +178,19 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     interrupts.started()
     result: dict[str, Any] = command.run(options)
     if as_json and result:
-        print(json.dumps(result, ensure_ascii=False))
+        print(json_line(result))  # in ASCII: no locale can spoil it
     elif result:
         from vitlab.terminal import print_figures
 
         getattr(command, "show", print_figures)(result)
+
+
+def json_line(result: dict[str, Any]) -> str:
+    """Return the result of a command as one line of JSON, in ASCII; NaN and infinity are null."""
+    try:
+        return json.dumps(result, allow_nan=False)
+    except ValueError:  # JSON has no such numbers, though Python reads and writes them
+        return json.dumps(json.loads(json.dumps(result), parse_constant=lambda name: None))
 
 
 def import_torch() -> None:
@@ -191,9 +202,11 @@ def import_torch() -> None:
     if "torch" in sys.modules:
         return
     gc.disable()
-    importlib.import_module("torch")
+    torch = importlib.import_module("torch")
     gc.freeze()
     gc.enable()
+    if "TORCH_LOGS" not in os.environ:  # what the compiler thinks of the machine
+        torch._logging.set_logs(all=logging.CRITICAL)
 
 
 def _begin(command: ModuleType, options: "Options", given: Iterable[str], prog: str) -> None:

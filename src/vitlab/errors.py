@@ -8,6 +8,7 @@
     │   └── RefusedError        those that it refuses for good, or does not have
     ├── WeightsError            a file of weights that cannot be read, represented or matched
     │   └── HubError            what the Hugging Face Hub did not give or take
+    │       └── UnreachableError    it does not answer, or is busy: another time it may
     ├── RunError                a run folder that cannot be used, or a run that cannot go on
     │   └── DivergedError       a loss or gradient that is not finite
     ├── DiskError               a file that cannot be written, or that the system refuses
@@ -20,7 +21,11 @@
 `vitlab.UserError` catches them all; nothing else is raised for what a user can fix.
 """
 
+import codecs
 import errno
+import os
+import re
+import sys
 import unicodedata
 
 # What a person can mend of what the system refuses: permission, space, and the length of a name.
@@ -53,6 +58,36 @@ def one_line(text: str) -> str:
     return "".join(
         repr(char)[1:-1] if unicodedata.category(char) in UNSEEN else char for char in text
     )
+
+
+ODD = re.compile(r"\\ud[89a-f][0-9a-f]{2}|[^\x00-\x7f]|'ascii' codec")  # in a message
+
+
+def remedy_of(name: str) -> str:
+    """Return what makes Unicode of a name that is none: another name, or another locale."""
+    if is_utf8_read_otherwise(name):
+        return locale_line()
+    return "rename it"
+
+
+def is_utf8_read_otherwise(name: str) -> bool:
+    """Return whether a file's name is UTF-8, which this locale reads as something else."""
+    try:
+        return not reads_utf8() and bool(os.fsencode(name).decode("utf-8"))
+    except UnicodeError:
+        return False
+
+
+def reads_utf8() -> bool:
+    """Return whether names of files are read as UTF-8, as everywhere but in old locales."""
+    return codecs.lookup(sys.getfilesystemencoding()).name == "utf-8"
+
+
+def locale_line() -> str:
+    """Return why names of files look odd where the locale does not read them as UTF-8."""
+    named = next((key for key in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(key)), "LC_ALL")
+    locale = f"the locale ({named}={os.environ.get(named, '')})"
+    return f"{locale} reads file names as {sys.getfilesystemencoding()}: set PYTHONUTF8=1"
 
 
 class OptionError(UserError):
@@ -90,6 +125,12 @@ class HubError(WeightsError):
     """What the Hugging Face Hub did not give or take."""
 
 
+class UnreachableError(HubError):
+    """The Hugging Face Hub does not answer, or is busy: another time it may."""
+
+    status = 75
+
+
 class RunError(UserError):
     """A run folder that cannot be used, or a run that cannot go on."""
 
@@ -103,12 +144,19 @@ class DiskError(UserError):
 
 
 def as_user_error(error: BaseException) -> BaseException:
-    """Return what a person can mend of what the system refuses in one line; others as they are."""
+    """Return what a person can mend of what the system refuses in one line; others as they are.
+
+    So also a name that is not Unicode, where text is written.
+    """
     if isinstance(error, OSError) and errno.errorcode.get(error.errno or 0) in MENDABLE:
         reason = str(error.strerror).lower()
         return DiskError(f"{error.filename}: {reason}" if error.filename else reason)
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, of `~name`
         return DiskError("a name begins with ~ and a user that is not known here")
+    if isinstance(error, UnicodeEncodeError) and "\ud800" <= error.object[error.start] <= "\udfff":
+        name = re.split(r"[\n\"]", error.object[: error.end])[-1]
+        name += re.split(r"[\n\"]", error.object[error.end :])[0]
+        return DataError(f"the name {name[:60]!r} is not Unicode: {remedy_of(name)}")
     return error
 
 

@@ -53,6 +53,22 @@ class ToStderr(logging.Handler):
             print(self.format(record), file=sys.stderr, flush=True)
 
 
+class OfMatplotlib(logging.Filter):
+    """Drops what Matplotlib says of its optional caches, which it can do without."""
+
+    STARTS = (
+        "mkdir -p failed",
+        "Matplotlib created a temporary",
+        "Matplotlib is building the font",
+    )
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is about something else."""
+        return not str(record.msg).startswith(self.STARTS)
+
+
+logging.getLogger("matplotlib").addFilter(OfMatplotlib())
+logging.getLogger("matplotlib.font_manager").addFilter(OfMatplotlib())
 LOG.addHandler(ToStderr())
 LOG.setLevel(logging.INFO)
 
@@ -85,7 +101,7 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
             before = QUIET.set(QUIET.get() or bool(named.get("quiet")))
             try:
                 return function(*given, **named)
-            except (OSError, RuntimeError) as error:
+            except (OSError, RuntimeError, UnicodeEncodeError) as error:
                 raise as_user_error(error) from error.__cause__
             finally:
                 QUIET.reset(before)

@@ -1,6 +1,7 @@
 """`vitlab.Client`, which asks a service for predictions and features over HTTP."""
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from vitlab.client.reading import (
     value_of,
 )
 from vitlab.client.sendable import encoded
-from vitlab.data.sources.pictures import Picture, several
+from vitlab.data.sources.pictures import Form, Picture, is_one, several
 from vitlab.errors import BusyError, ImageError, LateError, OptionError, ServiceError
 from vitlab.evaluation.classification import ClassifiedImage
 from vitlab.options import Options, above, at_least, at_most, option
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     import httpx2
 
 T = TypeVar("T")
-One = str | Path | bytes | Image.Image
-Many = list[Picture] | tuple[Picture, ...]
-Some = Picture | Iterable[Picture]
+One = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Image.Image
+Many = list[Picture] | list[Form] | tuple[Form, ...]
+Some = Form | Iterable[Form]
 Read = Callable[[dict[str, Any], Sequence[str], str], list[T | ImageError]]
 File = tuple[str, bytes]  # an image's name, and what is sent
 
@@ -150,7 +151,7 @@ class Client:
         if top < 1:
             raise OptionError(f"top must be at least 1, not {top}")
         found = self._asked_of_all("predict", images, {"top": str(top)}, model, answers)
-        if isinstance(images, One) or getattr(images, "ndim", 4) < 4:
+        if is_one(images):
             return _sound(found[0][1])
         return [
             ClassifiedImage(name, error=str(one)) if isinstance(one, ImageError) else one

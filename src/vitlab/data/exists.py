@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from vitlab.data.sources.remote import is_url
-from vitlab.errors import DataError
+from vitlab.errors import DataError, SourceError
+from vitlab.hub import OFFLINE, SilentError, check_answers, is_cached, is_offline
 from vitlab.packages import check_installed
 from vitlab.places import exists
 
@@ -40,6 +41,7 @@ def check_data(data: str) -> None:
 
     Raises:
         DataError: no such file or folder.
+        SourceError: it may be a data set on the Hub, which gives no answer.
         PackageError: Parquet files, or a name on the Hub, without the package that reads them.
     """
     known = data in ("", STDIN, "digits", "digit-scenes") or is_url(data)
@@ -56,6 +58,26 @@ def check_data(data: str) -> None:
         check_installed("pyarrow", data)
     elif not named:
         check_installed("datasets", f"{data}, not a file or folder but perhaps a name on the Hub,")
+        if not is_cached("datasets", data):
+            check_hub_data(data)
+
+
+def check_hub_data(name: str) -> None:
+    """Refuse a name that may be on the Hub, if the Hub does not answer; it is asked once.
+
+    Raises:
+        SourceError: no answer.
+        DataError: HF_HUB_OFFLINE is set.
+    """
+    if is_offline():
+        raise DataError(f"no such file or folder: {name}; nor is it in the local cache: {OFFLINE}")
+    try:
+        check_answers()
+    except SilentError as error:
+        raise SourceError(
+            f"no such file or folder: {name}; nor does the Hub answer, where it may be a data set "
+            f"({error})"
+        ) from error
 
 
 def nearest_beside(place: str) -> str:

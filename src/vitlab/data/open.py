@@ -5,7 +5,7 @@ the Hub, `digits`, a glob, files, standard input, objects in memory: each kind h
 function in a file of its own below `data/sources`. A new kind is a file and a line in `OPENERS`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -22,7 +22,7 @@ from vitlab.data.sources.folders import named_files, open_files, open_folder
 from vitlab.data.sources.lists import open_list
 from vitlab.data.sources.memory import open_digits, open_memory
 from vitlab.data.sources.parquet import open_parquet
-from vitlab.data.sources.pictures import Picture
+from vitlab.data.sources.pictures import Picture, in_hand
 from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import (
     ALL,
@@ -146,8 +146,7 @@ def open_images(
         UnknownClassError: a class that is not among `classes`, or not in the training images.
         DataError: nothing there, no images, a list that names missing files, a damaged shard.
     """
-    if isinstance(data, Iterator):
-        data = list(data)
+    data = in_hand(data)
     request = Request(title_of(data), data, labels, tuple(classes), columns or Columns())
     if isinstance(data, list | tuple) and data and all(isinstance(n, str | Path) for n in data):
         found = _named_by_several(request)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitlab.data.augment.augment import normalize, standardize
 from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.data.loading.crops import center, fitted_image
-from vitlab.data.sources.pictures import Picture, Pictures, several
+from vitlab.data.sources.pictures import Form, Pictures, several
 from vitlab.data.sources.request import blank
 from vitlab.errors import ImageError, OptionError
 from vitlab.images import ImageSpec
@@ -27,14 +27,15 @@ class Preprocess(nn.Module):
         super().__init__()
         self.spec = spec
 
-    def forward(self, images: Picture | Iterable[Picture]) -> Tensor:
+    def forward(self, images: Form | Iterable[Form]) -> Tensor:
         """Prepare images: (B, channels, H, W), normalized float32.
 
         Args:
-            images: one image or any number of them: paths, bytes, images of Pillow, arrays of
-                uint8 (rows, columns, channels), tensors of uint8 (channels, rows, columns); or a
-                batch of them: an array (B, rows, columns, channels), or a tensor (B, channels,
-                rows, columns), which is prepared on its device, as Pillow would
+            images: one image or any number of them: paths, bytes, open files (read from their
+                start, as by Pillow, where they can seek), images of Pillow, arrays of uint8 (rows,
+                columns, channels), tensors of uint8 (channels, rows, columns); or a batch of
+                them: an array (B, rows, columns, channels), or a tensor (B, channels, rows,
+                columns), which is prepared on its device, as Pillow would
 
         Raises:
             ImageError: one of them cannot be read; the message names it.
@@ -47,11 +48,11 @@ class Preprocess(nn.Module):
         pixels = [fitted_image(source.image(number), self.spec) for number in range(len(pictures))]
         return normalize(torch.from_numpy(np.stack(pixels)), self.spec)
 
-    def one(self, image: Picture) -> Tensor:
+    def one(self, image: Form) -> Tensor:
         """Prepare one image, as the `transform` of a data set of PyTorch: (channels, H, W).
 
         Args:
-            image: a path, bytes, an image of Pillow, an array or a tensor
+            image: a path, bytes, an open file, an image of Pillow, an array or a tensor
 
         Raises:
             ImageError: it cannot be read.

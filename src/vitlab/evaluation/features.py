@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -39,10 +40,11 @@ from vitlab.evaluation.infer import (
 )
 from vitlab.evaluation.probes.feature_options import Pooled
 from vitlab.evaluation.shards import ShardJob, Use, fill_file, group_of
+from vitlab.files import explained
 from vitlab.models.model import Model
 from vitlab.packages import version_of
 from vitlab.places import cache_folder
-from vitlab.progress import Meter
+from vitlab.progress import Meter, say
 from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.units import storage
 from vitlab.weights.identity import feature_fingerprint
@@ -61,11 +63,13 @@ class ImageFeatures:
         values: float32 (n, width), memory-mapped where they are cached
         indices: int64 (n,), numbers of the images in the source
         bad: messages about damaged images
+        cached: whether they are in a cache
     """
 
     values: NDArray[np.float32]
     indices: NDArray[np.int64]
     bad: list[str]
+    cached: bool = False
 
 
 def default_cache() -> Path:
@@ -117,6 +121,8 @@ def features_of(
 ) -> ImageFeatures:
     """Return the features of a source: from the cache, or computed by all processes together.
 
+    A cache that cannot be written is no reason to end: a line says why, and they are in memory.
+
     Args:
         model: any
         source: the images
@@ -128,14 +134,46 @@ def features_of(
 
     Raises:
         DataError: not one image could be decoded, or a worker process died.
-        DiskError: the cache cannot be written, or another process does not see it.
     """
-    if cache is None:
-        with Meter(0, 0, title, world.first) as meter:
-            found = features_in_memory(model, source, compute, taken, world, meter.images)
-        if not world.broadcast(len(found.indices)):
-            raise world.shared(DataError(next(iter(found.bad), "there are no images")))
-        return found
+    if cache is not None:
+        found = _from_cache(model, source, compute, taken, Place(cache, world, title))
+        if world.broadcast(found is not None):
+            nothing = np.empty((0, 0), np.float32), np.empty(0, np.int64)
+            return found or ImageFeatures(*nothing, [], cached=True)
+    with Meter(0, 0, title, world.first) as meter:
+        found = features_in_memory(model, source, compute, taken, world, meter.images)
+    if not world.broadcast(len(found.indices)):
+        raise world.shared(DataError(next(iter(found.bad), "there are no images")))
+    return found
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where features are kept.
+
+    Attributes:
+        cache: the folder
+        world: the processes, which must see it
+        title: of the progress
+    """
+
+    cache: Path
+    world: World
+    title: str
+
+
+def _from_cache(
+    model: Model, source: Source, compute: Compute, taken: Vectors, place: Place
+) -> ImageFeatures | None:
+    """Return features from the cache, computed if need be, in the first process.
+
+    None of a cache that cannot be written, after a line that says why.
+    """
+    cache, world = place.cache, place.world
+    refusal = world.broadcast(_refusal(cache) if world.first else "")
+    if refusal and not world.broadcast(world.first and _is_folder(cache)):
+        _say_in_memory(refusal, place)
+        return None
     key = ""
     with world.agreed():
         if world.first:
@@ -144,14 +182,47 @@ def features_of(
     file = cache / f"{key}.safetensors"
     kept = read_features(file) if world.first else None
     if not world.broadcast(kept is not None):
-        job = _job(model, source, compute, taken, title, key)
-        fill_file(file, job, world, _merge, ready=lambda: read_features(file) is not None)
+        if refusal:
+            _say_in_memory(refusal, place)
+            return None
+        job = _job(model, source, compute, taken, place.title, key)
+        try:
+            fill_file(file, job, world, _merge, ready=lambda: read_features(file) is not None)
+        except DiskError as error:  # of all processes
+            _say_in_memory(str(error), place)
+            return None
         kept = read_features(file) if world.first else None
-    if not world.first:
-        return ImageFeatures(np.empty((0, 0), np.float32), np.empty(0, np.int64), [])
-    os.utime(file)
-    prune(cache, LIMIT)
-    return _present(file, kept)
+        if not world.broadcast(kept is not None):
+            _say_in_memory(f"{file} cannot be read back: check the disk", place)
+            return None
+    if kept is not None:
+        with suppress(OSError):  # of a cache that can be read alone
+            os.utime(file)
+        prune(cache, LIMIT)
+    return kept
+
+
+def _refusal(cache: Path) -> str:
+    """Return why a folder cannot be written to; empty if it can."""
+    try:
+        with explained(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=cache):
+                return ""
+    except DiskError as error:
+        return str(error)
+
+
+def _is_folder(cache: Path) -> bool:
+    with suppress(OSError):
+        return cache.is_dir()
+    return False
+
+
+def _say_in_memory(why: str, place: Place) -> None:
+    if place.world.first:
+        other = "VITLAB_CACHE=FOLDER" if place.cache == default_cache() else "another cache"
+        say(f"{why}: features are in memory alone; {other} keeps them")
 
 
 def prune(cache: Path, limit: float) -> None:
@@ -263,4 +334,4 @@ def read_features(file: Path) -> ImageFeatures | None:
     if (found := read_arrays(file)) is None:
         return None
     arrays, bad = found
-    return ImageFeatures(arrays["features"], arrays["indices"], bad)
+    return ImageFeatures(arrays["features"], arrays["indices"], bad, cached=True)

@@ -26,9 +26,9 @@ def read_arrays(file: Path) -> tuple[Arrays, Any] | None:
     """Return memory-mapped arrays and what is said about them; None if missing or damaged."""
     from safetensors import SafetensorError, safe_open
 
-    if not file.is_file():
-        return None
     try:
+        if not file.is_file():
+            return None
         with safe_open(file, framework="pt") as stored:  # its tensors are maps of the file
             header = stored.metadata() or {}
             arrays = {name: stored.get_tensor(name).numpy() for name in stored.keys()}  # noqa: SIM118

@@ -21,7 +21,7 @@ class Lines(logging.Formatter):
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["traceback"] = "".join(traceback.format_exception(*record.exc_info))
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json.dumps(line, default=str)  # in ASCII: no locale can spoil it
 
 
 def log(event: str, level: int = logging.INFO, *, error: bool = False, **fields: object) -> None:

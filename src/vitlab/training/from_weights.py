@@ -55,7 +55,7 @@ def starting_model(recipe: Recipe, given: Model | None) -> Model | None:
         except HubError as error:
             if weights != usual:
                 raise
-            raise HubError(
+            raise type(error)(
                 f"{error.__cause__ or error}; pass --from WEIGHTS to start from a model on this "
                 "machine"
             ) from error

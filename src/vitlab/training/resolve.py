@@ -29,7 +29,7 @@ from vitlab.data.sources.request import Given, Splits
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
 from vitlab.data.targets import open_targets, standardized
 from vitlab.distributed.world import World
-from vitlab.errors import DataError, OptionError
+from vitlab.errors import DataError, OptionError, remedy_of
 from vitlab.evaluation.probes.probing import Probe
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig
@@ -306,7 +306,7 @@ def settled(
     data, objective = recipe.data, recipe.objective
     labeled = not recipe.pretext.unlabeled
     if labeled and (odd := next(filter(SURROGATE.search, splits.classes), "")):
-        raise DataError(f"the class name {odd!r} is not Unicode: rename it")
+        raise DataError(f"the class name {odd!r} is not Unicode: {remedy_of(odd)}")
     if data.train_images and not data.dev_share:  # else `partitioned` has chosen them
         splits = with_train_images(splits, data.train_images)
         data = replace(data, train_images=len(splits.train))
@@ -478,7 +478,7 @@ def check_names(recipe: Recipe, folder: RunFolder) -> None:
     within = [each for value in values if isinstance(value, list) for each in value]
     for name in (str(folder.path), *values, *within):
         if isinstance(name, str) and SURROGATE.search(name):
-            raise OptionError(f"the name {name!r} is not Unicode: rename it")
+            raise OptionError(f"the name {name!r} is not Unicode: {remedy_of(name)}")
 
 
 def check_world(recipe: Recipe, host: Host, world: World) -> None:

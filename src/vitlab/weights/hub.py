@@ -8,8 +8,19 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from vitlab.errors import DiskError, HubError, OptionError, WeightsError
+from vitlab.errors import HubError, OptionError, UnreachableError, UserError, WeightsError
 from vitlab.files import SEEN, sha256
+from vitlab.hub import (
+    OFFLINE,
+    SilentError,
+    check_answers,
+    is_cached,
+    is_offline,
+    of_disk,
+    passing,
+    status_of,
+    unheard,
+)
 from vitlab.models.names import shape_of
 from vitlab.progress import say
 from vitlab.weights.sharded import (
@@ -32,7 +43,7 @@ PREFIXES = ("hf-hub:", "hf://")
 OF_FILES = (*ENDINGS, ".tar", ".json", ".toml")  # ends of local paths, not of names on the Hub
 CARD = "README.md"
 EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, ADAPTER, CARD, SEEN, UNLIKE)
-TIMEOUT = 10.0  # seconds until the Hub counts as unreachable
+TIMEOUT = 10.0  # seconds until a hub that has answered before counts as unreachable
 UNREACHABLE = "the Hub cannot be reached"
 _NAME = re.compile(  # what the Hub allows
     r"(?!.*(--|\.\.|\.git\Z))(?=.{3,96}\Z)[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII
@@ -82,10 +93,45 @@ def check_weights(sources: str | tuple[str, ...]) -> None:
 
     Raises:
         WeightsError: no such file or folder.
+        HubError: nor is it in the local cache, and the Hub gives no answer.
     """
     for each in (sources,) if isinstance(sources, str) else sources:
-        if each and not is_hub_name(each) and not os.path.lexists(each):
+        if not each or os.path.lexists(each):
+            continue
+        if not is_hub_name(each):
             raise missing(each)
+        repo = repository(each)
+        if not is_cached("models", repo):
+            try:
+                check_hub(repo)
+            except HubError as error:
+                raise not_here(each, error) from error
+
+
+def not_here(source: str | Path, error: HubError) -> HubError:
+    """Return the error about a name that may be a mistyped path, or a name on the Hub."""
+    if str(source).startswith(PREFIXES):
+        return error
+    return type(error)(f"no such file or folder: {source}; on the Hub: {error}")
+
+
+def check_hub(repo: str, doing: str = "") -> None:
+    """Ask once whether the Hub answers at all.
+
+    Args:
+        repo: `user/name`
+        doing: what for; empty to load what is not in the local cache
+
+    Raises:
+        HubError: it does not, or HF_HUB_OFFLINE is set.
+    """
+    doing = doing or f"load {repo}, which is not in the local cache"
+    if is_offline():
+        raise HubError(f"cannot {doing}: {OFFLINE}")
+    try:
+        check_answers()
+    except SilentError as error:
+        raise UnreachableError(f"cannot {doing}: {UNREACHABLE}: {error}") from error
 
 
 def _is_shape(name: str) -> bool:
@@ -114,7 +160,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
         HubError: no such model or revision, no right to it, or no network and not in the cache.
         DiskError: the cache cannot be written.
     """
-    from huggingface_hub import HfApi, errors, snapshot_download
+    from huggingface_hub import errors
 
     repo = repository(name)
     if revision is not None and not _REVISION.fullmatch(revision):
@@ -123,22 +169,32 @@ def fetch(name: str, revision: str | None = None) -> Path:
     if cached and revision and _COMMIT.fullmatch(revision):  # a commit never changes
         return cached
     label = repo if revision is None else f"{repo} at {revision}"
+    absent = "" if cached else ", which is not in the local cache"
     try:
-        info = HfApi().model_info(repo, revision=revision, timeout=TIMEOUT)
-        wanted = _wanted(repo, (file.rfilename for file in info.siblings or ()))
-        if not wanted:
-            raise HubError(
-                f"{repo} on the Hub has no supported weights (.safetensors, {PICKLED}, …)"
-            )
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted))
-    except (HubError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        check_hub(repo, f"load {label}{absent}")
+        with unheard():
+            return _downloaded(repo, revision)
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise refused(error, f"load {label}") from error
     except Exception as error:
-        if cached is None or _status(error) in (401, 403) or _is_disk(error):
-            missing = "" if cached else ", which is not in the local cache"
-            raise refused(error, f"load {label}{missing}") from error
-        say(f"the Hub does not answer: using {label} from {cached}")
+        final = isinstance(error, HubError) and not isinstance(error, UnreachableError)
+        final = final and not is_offline()
+        if cached is None or final or status_of(error) in (401, 403) or _is_disk(error):
+            raise refused(error, f"load {label}{absent}") from error
+        why = OFFLINE if is_offline() else "the Hub does not answer"
+        say(f"{why}: using {label} from {cached}")
         return cached
+
+
+def _downloaded(repo: str, revision: str | None) -> Path:
+    """Return the folder of a model of the Hub in the local cache, after what it lacks has come."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    info = HfApi().model_info(repo, revision=revision, timeout=TIMEOUT)
+    wanted = _wanted(repo, (file.rfilename for file in info.siblings or ()))
+    if not wanted:
+        raise HubError(f"{repo} on the Hub has no supported weights (.safetensors, {PICKLED}, …)")
+    return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted))
 
 
 def describe(folder: Path) -> Fields:
@@ -192,16 +248,15 @@ def _cached(repo: str, revision: str | None) -> Path | None:
     return folder if weights else None
 
 
-def refused(error: Exception, doing: str) -> HubError | DiskError:
+def refused(error: Exception, doing: str) -> UserError:
     """Return an error of the Hub, the network or the disk as one line with what would work."""
     from huggingface_hub import errors
 
     if isinstance(error, HubError):
         return error
-    if _is_disk(error):
-        place, why = getattr(error, "filename", None), getattr(error, "strerror", None)
-        return DiskError(f"cannot {doing}: {why}: {place}")
-    status, said = _status(error), " ".join(str(error).split())[:200] or type(error).__name__
+    if _is_disk(error) and (of := of_disk(error, doing)):
+        return of
+    status, said = status_of(error), " ".join(str(error).split())[:200] or type(error).__name__
     reasons = (
         (isinstance(error, errors.GatedRepoError),
          "it is gated: request access on its page, then run `hf auth login`"),
@@ -213,12 +268,8 @@ def refused(error: Exception, doing: str) -> HubError | DiskError:
         (status, f"the Hub answers {status}: {said}"),
         (True, f"{UNREACHABLE}: {said}"),
     )  # fmt: skip
-    return HubError(f"cannot {doing}: {next(reason for holds, reason in reasons if holds)}")
-
-
-def _status(error: Exception) -> int | None:
-    """The HTTP status of an error, if it has one."""
-    return getattr(getattr(error, "response", None), "status_code", None)
+    kind = UnreachableError if passing(error) else HubError
+    return kind(f"cannot {doing}: {next(reason for holds, reason in reasons if holds)}")
 
 
 def _is_disk(error: Exception) -> bool:

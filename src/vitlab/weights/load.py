@@ -24,7 +24,7 @@ from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.records import warning, whole, words
-from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name, missing
+from vitlab.weights.hub import describe, fetch, is_hub_name, missing, not_here
 from vitlab.weights.identity import DeltaBase, fingerprint
 from vitlab.weights.matching import collect, unused, with_channels
 from vitlab.weights.sharded import CONFIG, Fields
@@ -245,9 +245,7 @@ def place_of(source: str | Path, revision: str | None = None) -> Path:
         try:
             return fetch(str(source), revision)
         except HubError as error:
-            if str(source).startswith(PREFIXES):
-                raise
-            raise HubError(f"no such file or folder: {source}; on the Hub: {error}") from error
+            raise not_here(source, error) from error
     path = Path(source)
     if (path / MODEL_FOLDER / CONFIG).is_file():  # of a run
         return path / MODEL_FOLDER

@@ -11,13 +11,14 @@ from torch import nn
 
 from vitlab.evaluation.metrics import METRICS, Metric
 from vitlab.files import SEEN
+from vitlab.hub import unheard
 from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.progress import public
 from vitlab.weights.assembly import unwrapped
 from vitlab.weights.formats.records import rules
-from vitlab.weights.hub import CARD, is_hub_name, refused, repository
+from vitlab.weights.hub import CARD, check_hub, is_hub_name, refused, repository
 from vitlab.weights.save import save
 from vitlab.weights.sharded import INDEX, UNLIKE, Fields
 
@@ -85,14 +86,16 @@ def push(
         folder = save(published, Path(scratch) / "model")
         (folder / CARD).write_text(card(published, repo), encoding="utf-8")
         try:
+            check_hub(repo, f"push to {repo}")
             api = HfApi(token=token)
-            url = api.create_repo(repo, private=private, exist_ok=True)
-            api.upload_folder(
-                repo_id=repo,
-                folder_path=folder,
-                commit_message=message or f"Upload {model.config.name}",
-                delete_patterns=["model*.safetensors", INDEX, SEEN, UNLIKE],  # of an earlier model
-            )
+            with unheard():
+                url = api.create_repo(repo, private=private, exist_ok=True)
+                api.upload_folder(
+                    repo_id=repo,
+                    folder_path=folder,
+                    commit_message=message or f"Upload {model.config.name}",
+                    delete_patterns=["model*.safetensors", INDEX, SEEN, UNLIKE],  # of an older one
+                )
         except Exception as error:  # whatever the libraries below the Hub's may raise
             raise refused(error, f"push to {repo}") from error
     return str(url)

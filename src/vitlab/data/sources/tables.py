@@ -3,7 +3,6 @@
 Columns are found by type and name. Parquet files are read without it: `parquet.py`.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,13 @@ from vitlab.data.exists import is_hub_data
 from vitlab.data.labels import Classes, Labels
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
 from vitlab.data.sources.folders import image_paths
+from vitlab.data.sources.hub_data import load_from_hub, unheard_datasets
 from vitlab.data.sources.lists import find_images, read_paths
 from vitlab.data.sources.parquet import image_column, image_in_cell
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.request import Found, Part, Request, blank
 from vitlab.errors import DataError
+from vitlab.hub import of_disk
 from vitlab.packages import needed
 
 BYTES = ("binary", "large_binary")  # encoded images without a type of their own
@@ -108,20 +109,14 @@ def open_dataset(rows: Any, title: str, inside: Inside, request: Request, split:
 
 def quietly(load: Callable[[], Any], failed: str) -> Any:
     """Call into `datasets`, with progress bars on a terminal only and any failure as one line."""
-    import datasets
-
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    level = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:
-        return load()
+        with unheard_datasets():
+            return load()
     except Exception as error:  # the library raises dozens of kinds; each means the same here
+        if (of := of_disk(error, failed.removeprefix("cannot "))) is not None:
+            raise of from error
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{failed}: {lines[0]}") from error
-    finally:
-        datasets.logging.set_verbosity(level)
-        datasets.enable_progress_bars()
 
 
 SAVED = "dataset_dict.json"  # in what `DatasetDict.save_to_disk` writes
@@ -151,8 +146,7 @@ def open_hub(request: Request) -> Found | None:
     if request.path.exists() or not is_hub_data(name):
         return None
     datasets = needed("datasets", f"{name}, not a file or folder but perhaps a name on the Hub,")
-    failed = f"no such folder: {name}; nor could it be loaded as a data set of the Hugging Face Hub"
-    loaded = quietly(lambda: datasets.load_dataset(name), failed)
+    loaded = load_from_hub(name)
     import huggingface_hub
 
     cache = datasets.config.HF_DATASETS_CACHE, datasets.config.DOWNLOADED_DATASETS_PATH

@@ -179,6 +179,7 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
             what, title = (model, source, compute, how.features), f"{name} features"
             found = features_of(*what, world=world, cache=cache, title=title)
             labels = classes_of(source, name)[found.indices]
+            cache = cache if found.cached else None  # a cache is refused once
             sides.append(Side(found.values, labels, source.classes, found.bad, compute.where))
         if not world.first:
             return {}

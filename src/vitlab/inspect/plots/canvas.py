@@ -1,5 +1,7 @@
 """Canvas of all plots in this room: colors and fonts."""
 
+import functools
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,13 +31,45 @@ COLORS = {
     "card": ("axes.facecolor", "figure.facecolor", "savefig.facecolor", "legend.facecolor"),
 }  # fmt: skip
 
+FALLBACKS = (  # fonts of systems that have what Matplotlib's own font lacks, such as Chinese
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans SC", "PingFang SC",
+    "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Malgun Gothic", "SimHei",
+    "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "Arial Unicode MS",
+    "Noto Sans Devanagari", "Noto Sans Thai", "Nirmala UI", "Unifont",
+)  # fmt: skip
+
+
+class Drawing(Figure):
+    """A figure that says nothing of characters that no font here has: they are drawn as boxes."""
+
+    def draw(self, renderer: Any) -> None:
+        """Draw everything."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")
+            super().draw(renderer)
+
+    def get_tightbbox(self, *given: Any, **named: Any) -> Any:
+        """Return the box around everything, as notebooks ask for it."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")
+            return super().get_tightbbox(*given, **named)
+
+
+@functools.cache
+def families() -> tuple[str, ...]:
+    """Return the fonts to draw text with: the usual one, and those here that have more."""
+    from matplotlib.font_manager import get_font_names
+
+    there = set(get_font_names())
+    return "DejaVu Sans", *(name for name in FALLBACKS if name in there)
+
 
 @contextmanager
 def themed(*, dark: bool) -> Iterator[Theme]:
     """Give the colors of a theme; within the block figures are made in them."""
     theme = DARK if dark else LIGHT
     own: dict[Any, Any] = {key: theme[color] for color, keys in COLORS.items() for key in keys}
-    with mpl.rc_context(STYLE | own):
+    with mpl.rc_context(STYLE | own | {"font.family": [*families()]}):
         yield theme
 
 
@@ -60,7 +94,7 @@ def numbers(values: Array, axes: int, shape: str) -> Floats:
 
 def blank(inches: tuple[float, float], title: str) -> Figure:
     """Return a figure without axes, whose layout follows what is drawn."""
-    figure = Figure(figsize=inches, dpi=110, layout="constrained")
+    figure = Drawing(figsize=inches, dpi=110, layout="constrained")
     if title:
         figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     return figure

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.errors import OptionError
-from vitlab.inspect.plots.canvas import COSINES, HEAT, Array, in_gray, numbers, themed
+from vitlab.inspect.plots.canvas import COSINES, HEAT, Array, Drawing, in_gray, numbers, themed
 
 Pixels = NDArray[np.uint8]
 
@@ -184,7 +184,7 @@ def _sheet(
     above = ABOVE + (NAME if names else 0)
     size = columns * side + right, above + rows * (min(side * high / wide, 2 * side) + EDGE)
     with themed(dark=dark):
-        figure = Figure(size, dpi=110)
+        figure = Drawing(size, dpi=110)
         figure.suptitle(title, fontsize=10, x=0.01, ha="left", y=1 - 0.06 / size[1])
         ends = {"top": 1 - above / size[1], "right": 1 - right / size[0]}
         figure.subplots_adjust(left=0.01, bottom=EDGE / size[1], **ends, wspace=0.03, hspace=0.15)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -59,6 +59,18 @@ class BoxLabels(PlacedLabels):
     """
 
     boxes: Boxes
+    again: ClassVar[str] = "with other boxes"
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the labels of the images of several parts, one after the other."""
+        every = [own[own[:, 0] >= 0] for part in parts for own in part.boxes]
+        return cls.of(every, parts[0].values.shape[1])
+
+    def are_equal(self, one: int, other: int) -> bool:
+        """Return whether two images have the same objects, in whatever order."""
+        both = (sorted(map(tuple, self.boxes[each].tolist())) for each in (one, other))
+        return next(both) == next(both)
 
     @classmethod
     def of(cls, objects: Sequence[Any], classes: int) -> Self:

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
-from vitlab.data.holdout import chosen, origin, refuse_groups
-from vitlab.data.labels import Classes, PixelLabels
+from vitlab.data.holdout import chosen, groups_known, origin, without
+from vitlab.data.labels import Classes, Integers, PixelLabels
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
@@ -35,6 +35,7 @@ from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, json_files, n
 from vitlab.data.sources.lists import (
     SUFFIXES,
     check_files,
+    check_known_columns,
     find_paths,
     named,
     paths_of,
@@ -45,7 +46,7 @@ from vitlab.data.sources.memory import pieces
 from vitlab.data.sources.paths import read_image, read_text, some
 from vitlab.data.sources.pictures import Pictures
 from vitlab.data.sources.request import ALL, SPLIT_OF, Splits, blank, title_of
-from vitlab.data.sources.source import Source, Subset, Wrapped
+from vitlab.data.sources.source import Source, Subset, Wrapped, grouped
 from vitlab.errors import DataError, ImageError
 from vitlab.progress import named_if_slow
 
@@ -89,7 +90,7 @@ class MaskedImages(Wrapped):
     @property
     def labels(self) -> PixelLabels:
         """Those of the pixels."""
-        return PixelLabels(np.arange(len(self))[:, None], self.truth)
+        return PixelLabels(np.arange(len(self))[:, None], self.truth, self.numbers)
 
     def take(self, indices: NDArray[np.int64]) -> "MaskedImages":
         """Return some of the images."""
@@ -145,12 +146,13 @@ def mask_splits(opened: Opened, share: float) -> Splits:
     """
     if (whole := opened.unsplit) is None:
         return opened.splits()
-    train, test = parted(masked(whole), share, "test")
+    test = held_out(masked(whole), share, "test")
     note = (
         f"{share:.0%} of the images held out for testing (always the same): {len(test):,} of "
         f"{len(whole):,}"
     )
-    return Splits(train, test, whole=whole, notes=[*opened.notes, note])
+    notes = [*opened.notes, note]
+    return Splits(without(whole, test), Subset(whole, test), whole=whole, notes=notes)
 
 
 def masked(source: Source) -> MaskedImages:
@@ -161,17 +163,30 @@ def masked(source: Source) -> MaskedImages:
 
 
 def parted(whole: MaskedImages, share: float, purpose: str) -> tuple[MaskedImages, MaskedImages]:
-    """Return images without and with those that a hash of their bytes holds out, at least one each.
+    """Return images without and with those that `held_out` returns.
 
     Raises:
-        DataError: there is one image only, and copies of it.
+        DataError: as `held_out`.
+    """
+    test = held_out(whole, share, purpose)
+    return whole.take(np.setdiff1d(np.arange(len(whole)), test)), whole.take(test)
+
+
+def held_out(whole: MaskedImages, share: float, purpose: str) -> Integers:
+    """Return the images that a hash of their bytes, or their groups, holds out, at least one.
+
+    At least one is left.
+
+    Raises:
+        DataError: there is one image only, or one group, and copies of it.
     """
     if len(whole) < 2:
         raise DataError(f"{whole.name(0)} is the only image with a mask: give at least 2")
     test = chosen(whole.whole, max(share, 1 / len(whole)), purpose)
     if not len(test):
-        raise DataError(f"{whole.name(0)} and all other images are copies: give others")
-    return whole.take(np.setdiff1d(np.arange(len(whole)), test)), whole.take(test)
+        alike = "of one group" if groups_known(whole) else "copies"
+        raise DataError(f"{whole.name(0)} and all other images are {alike}: give others")
+    return test
 
 
 def read_numbers(data: bytes, name: str) -> Numbers:
@@ -226,17 +241,18 @@ def open_masks(
         like: classes and numbers to read the masks by, of a model; None for the data's own
 
     Raises:
-        DataError: no such layout, no image with a mask, fewer than two classes, or groups.
+        DataError: no such layout, no image with a mask, fewer than two classes, groups of images
+            that no list names.
     """
     columns = columns or Columns()
-    refuse_groups(columns)
     title, names, usual, notes = title_of(data), dict[int, str](), 255, list[str]()
+    groups = dict[str, str]()
     root = Path(title).expanduser()
     if not isinstance(data, str | Path):
         parts, names = _in_memory(data)
     else:
         if root.is_file() and root.suffix.lower() in SUFFIXES:
-            pairs, notes = _listed(root, columns)
+            pairs, groups, notes = _listed(root, columns)
         elif layouts := _layouts(root):
             usual = layouts[0][3]
             pairs, notes = _below(root, layouts)
@@ -246,7 +262,12 @@ def open_masks(
             pairs, names, notes = read_polygons(root, numbers, known.ignored)
             if class_names or ignore != -1:
                 raise DataError(f"{title} names its classes itself: no --class-names, no --ignore")
-        parts = _parts(pairs)
+        parts = _parts(pairs, groups)
+    if columns.group_column and not groups:
+        raise DataError(
+            f"{title} has no columns, so that group_column means nothing: name a list with the "
+            "columns path, mask and that of the groups"
+        )
     if like is None:
         ignored = usual if ignore == -1 else ignore
         file = Path(class_names or root / NAMES_FILE)
@@ -396,8 +417,8 @@ def _by_lists(folder: Path, pairs: Pairs) -> Pairs:
     return found or pairs
 
 
-def _listed(file: Path, known: Columns) -> tuple[Pairs, list[str]]:
-    """Return images and masks of a list by split, and remarks."""
+def _listed(file: Path, known: Columns) -> tuple[Pairs, dict[str, str], list[str]]:
+    """Return images and masks of a list by split, the groups of the images, and remarks."""
     names, lines = read_rows(file, known)
     column, places = find_paths(names, lines, file, known)
     if not (found := named([each for each in names if each != column], ("mask", "mask_path"))):
@@ -405,25 +426,35 @@ def _listed(file: Path, known: Columns) -> tuple[Pairs, list[str]]:
     images = paths_of(lines, column, places, file)
     masks = paths_of(lines, found[0], replace(places, ending=""), file)
     check_files([*images, *masks], places, file, known)
+    check_known_columns(names, file, (known.group_column,))
     splits, notes = row_splits(lines, names, column, file)
-    pairs = Pairs()
+    pairs, groups = Pairs(), dict[str, str]()
+    if by := known.group_column:
+        groups = {
+            str(places.root / image): str(row.get(by))
+            for image, (_, row) in zip(images, lines, strict=True)
+        }
     for split, *own in zip(splits, images, masks, strict=True):
         image, mask = (str(places.root / each) for each in own)
         pairs.setdefault(split, []).append((image, mask))
-    return pairs, notes
+    return pairs, groups, notes
 
 
-def _parts(pairs: Pairs) -> dict[str, MaskedImages]:
-    """Return files by split; what is in none is training, or all there is."""
+def _parts(pairs: Pairs, groups: Mapping[str, str]) -> dict[str, MaskedImages]:
+    """Return files by split, in their groups; what is in no split is training, or all there is."""
     names = sorted(name for name in pairs if name) or [""]
     one = len(names) < 2 or "train" not in names
     by_split = Pairs()
     for name, own in pairs.items():
         by_split.setdefault(ALL if one else name or "train", []).extend(own)
-    return {
-        name: MaskedImages(image_paths([image for image, _ in own]), [mask for _, mask in own])
-        for name, own in by_split.items()
-    }
+    found = dict[str, MaskedImages]()
+    for name, own in by_split.items():
+        paths = [image for image, _ in own]
+        images: Source = image_paths(paths)
+        if groups:
+            images = grouped(images, [groups[path] for path in paths])
+        found[name] = MaskedImages(images, [mask for _, mask in own])
+    return found
 
 
 def _in_memory(data: Any) -> tuple[dict[str, MaskedImages], dict[int, str]]:

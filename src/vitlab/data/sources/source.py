@@ -184,8 +184,8 @@ class Joined:
     @cached_property
     def labels(self) -> Labels:
         """The labels of all images."""
-        first = self.parts[0].labels
-        return type(first)(np.concatenate([part.labels.values for part in self.parts]))
+        every: list[Any] = [part.labels for part in self.parts]
+        return type(every[0]).joined(every)  # type: ignore[no-any-return]
 
     @cached_property
     def _ends(self) -> Integers:

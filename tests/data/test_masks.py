@@ -342,13 +342,13 @@ def test_odd_shapes_are_skipped_and_named(tmp_path: Path) -> None:
         said = copy.deepcopy(SAID)
         said["annotations"][3]["segmentation"] = shape
         opened = open_masks(written(tmp_path, said))
-        assert any("skipped 1 shapes" in note and "image 3" in note for note in opened.notes)
+        assert any("skipped 1 shapes" in note and "b.png" in note for note in opened.notes)
         assert not opened.parts["all"].truth(1, SIZE).any()
 
 
 WRONG = [
     ({"annotations": [{"image_id": 7}]}, "is not COCO's format"),
-    ({"images": [{"id": 1, "file_name": "a.png", "width": float("inf"), "height": 2}],
+    ({"images": [{"id": 1, "file_name": "gone.png", "width": float("inf"), "height": 2}],
       "annotations": []}, "has no image that is there"),
     ({"annotations": [{"image_id": 7, "category_id": 2, "segmentation": SQUARE}]},
      "category_id 2 is not among the categories"),

@@ -28,9 +28,10 @@ from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chosen, groups_known, origin, without
 from vitlab.data.labels import Classes, Integers, PixelLabels
 from vitlab.data.loading.loader import in_chunks
+from vitlab.data.mask_frames import placed_masks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
-from vitlab.data.settings import Columns
+from vitlab.data.settings import AnnotationFrame, Columns
 from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, json_files, names_below, visible
 from vitlab.data.sources.lists import (
     SUFFIXES,
@@ -77,10 +78,17 @@ class MaskClasses:
 
 @dataclass(frozen=True)
 class MaskedImages(Wrapped):
-    """Images, each with its mask: a file, or an array of numbers."""
+    """Images, each with its mask: a file, or an array of numbers.
+
+    Attributes:
+        masks: of each image
+        known: the classes of their numbers
+        turns: the EXIF orientation by which each mask is turned with its image; empty: none is
+    """
 
     masks: Sequence[Any]
     known: MaskClasses = MaskClasses()
+    turns: Sequence[int] = ()
 
     @property
     def classes(self) -> Classes:
@@ -94,20 +102,25 @@ class MaskedImages(Wrapped):
 
     def take(self, indices: NDArray[np.int64]) -> "MaskedImages":
         """Return some of the images."""
-        return replace(
-            self, whole=Subset(self.whole, indices), masks=[self.masks[each] for each in indices]
-        )
+        masks = [self.masks[each] for each in indices]
+        turns = [self.turns[each] for each in indices] if self.turns else ()
+        return replace(self, whole=Subset(self.whole, indices), masks=masks, turns=turns)
 
     def numbers(self, index: int) -> Numbers:
-        """Return a mask as it is stored, (rows, columns).
+        """Return the numbers of a mask, (rows, columns), turned with its image.
 
         Raises:
             ImageError: it is missing, damaged, or does not hold a number for each pixel.
         """
         mask = self.masks[index]
+        numbers: Any
         if isinstance(mask, str | Path):
-            return read_numbers(read_image(Path(mask), str(mask)), str(mask))
-        return _checked(np.asarray(mask), f"the mask of {self.name(index)}")
+            numbers = read_numbers(read_image(Path(mask), str(mask)), str(mask))
+        else:
+            numbers = _checked(np.asarray(mask), f"the mask of {self.name(index)}")
+        if self.turns:
+            numbers = turn(numbers[..., None], self.turns[index])[..., 0]
+        return numbers
 
     def truth(self, index: int, size: tuple[int, int]) -> Truth:
         """Return the class of each pixel of an image of so many rows and columns.
@@ -246,10 +259,11 @@ def open_masks(
     """
     columns = columns or Columns()
     title, names, usual, notes = title_of(data), dict[int, str](), 255, list[str]()
-    groups = dict[str, str]()
+    groups, turns = dict[str, str](), dict[str, int]()
     root = Path(title).expanduser()
     if not isinstance(data, str | Path):
         parts, names = _in_memory(data)
+        parts = _with_turns(parts, title, columns.annotation_frame, notes)
     else:
         if root.is_file() and root.suffix.lower() in SUFFIXES:
             pairs, groups, notes = _listed(root, columns)
@@ -259,10 +273,14 @@ def open_masks(
         else:
             known, usual = like or MaskClasses(ignored=CROWD), CROWD
             numbers = dict(zip(known.classes, known.values, strict=True))
-            pairs, names, notes = read_polygons(root, numbers, known.ignored)
+            drawn = read_polygons(root, numbers, known.ignored, columns)
+            pairs, names, notes = drawn.pairs, drawn.names, drawn.notes
+            groups, turns = drawn.groups, drawn.turns
             if class_names or ignore != -1:
                 raise DataError(f"{title} names its classes itself: no --class-names, no --ignore")
-        parts = _parts(pairs, groups)
+        parts = _parts(pairs, groups, turns)
+        if not turns:
+            parts = _with_turns(parts, title, columns.annotation_frame, notes)
     if columns.group_column and not groups:
         raise DataError(
             f"{title} has no columns, so that group_column means nothing: name a list with the "
@@ -440,8 +458,16 @@ def _listed(file: Path, known: Columns) -> tuple[Pairs, dict[str, str], list[str
     return pairs, groups, notes
 
 
-def _parts(pairs: Pairs, groups: Mapping[str, str]) -> dict[str, MaskedImages]:
-    """Return files by split, in their groups; what is in no split is training, or all there is."""
+def _parts(
+    pairs: Pairs, groups: Mapping[str, str], turns: Mapping[str, int]
+) -> dict[str, MaskedImages]:
+    """Return files by split; what is in no split is training, or all there is.
+
+    Args:
+        pairs: images and masks
+        groups: of images, by their paths; none of images that are alone
+        turns: by which masks are turned, by the paths of their images; none of masks that are not
+    """
     names = sorted(name for name in pairs if name) or [""]
     one = len(names) < 2 or "train" not in names
     by_split = Pairs()
@@ -453,7 +479,30 @@ def _parts(pairs: Pairs, groups: Mapping[str, str]) -> dict[str, MaskedImages]:
         images: Source = image_paths(paths)
         if groups:
             images = grouped(images, [groups[path] for path in paths])
-        found[name] = MaskedImages(images, [mask for _, mask in own])
+        turned = [turns[path] for path in paths] if turns else ()
+        found[name] = MaskedImages(images, [mask for _, mask in own], turns=turned)
+    return found
+
+
+def _with_turns(
+    parts: Mapping[str, MaskedImages], title: str, wanted: AnnotationFrame, notes: list[str]
+) -> dict[str, MaskedImages]:
+    """Return images whose masks are turned with them where EXIF turns the image alone.
+
+    Images of which it cannot be told are left out.
+    """
+    pairs = {name: (part.whole, part.masks) for name, part in parts.items()}
+    found = dict[str, MaskedImages]()
+    for name, placed in placed_masks(pairs, title, wanted).items():
+        part = parts[name]
+        notes += placed.notes
+        if (placed.turns != 1).any():
+            turned = replace(part, turns=placed.turns.tolist())
+            part = turned.take(np.flatnonzero(placed.turns))
+        if len(part):
+            found[name] = part
+    if not found:
+        raise DataError(f"no image is left to learn from: {notes[-1]}")
     return found
 
 

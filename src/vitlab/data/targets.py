@@ -81,6 +81,6 @@ def standardized(splits: Splits) -> Splits:
     parts: dict[str, Any] = {name: scaled(each) for name, each in splits.parts.items()}
     if splits.whole is not None:  # of which a part may get other images: see `holdout.moved`
         whole = scaled(splits.whole)
-        numbers = {name: origin(each, splits.whole)[1] for name, each in splits.parts.items()}
-        parts = {name: Subset(whole, own) for name, own in numbers.items()} | {"whole": whole}
+        places = {name: origin(each, splits.whole)[1] for name, each in splits.parts.items()}
+        parts = {name: Subset(whole, own) for name, own in places.items()} | {"whole": whole}
     return replace(splits, **parts)

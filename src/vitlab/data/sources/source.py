@@ -185,7 +185,8 @@ class Joined:
     def labels(self) -> Labels:
         """The labels of all images."""
         every: list[Any] = [part.labels for part in self.parts]
-        return type(every[0]).joined(every)  # type: ignore[no-any-return]
+        joined: Labels = type(every[0]).joined(every)
+        return joined
 
     @cached_property
     def _ends(self) -> Integers:

@@ -18,16 +18,18 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.frames import Sides
-from vitlab.data.labels import Classes, Integers
+from vitlab.data.labels import Classes, Integers, check_name
 from vitlab.data.sources.folders import json_files
 from vitlab.data.sources.memory import told
 from vitlab.data.sources.paths import read_text, some
 from vitlab.data.sources.request import SPLIT_OF, split_of
-from vitlab.errors import DataError, one_line
+from vitlab.errors import DataError
 
 LARGEST = 2**30  # bytes of annotations
 MOST_OBJECTS = 4_000_000  # in a file; COCO's largest has 900,000
 MOST_IN_IMAGE = 10_000  # objects
+MOST_CLASSES = 20_000  # in a file; V3Det has 13,204
+LONGEST_PATH, SHOWN_OF_PATH = 4096, 100  # characters
 SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -235,6 +237,8 @@ def _listed(file: Path, listed: Sequence[Any], group_column: str) -> _Listed:
     found, by_name, twice = _Listed([], {}), dict[str, int](), list[str]()
     for each in listed:
         own, name = _id(each["id"]), str(each["file_name"])
+        if len(name) > LONGEST_PATH:  # no file has it, and no line needs it
+            name = f"{name[:SHOWN_OF_PATH]}…"
         sides = _side(each.get("width")), _side(each.get("height"))
         said = sides if sides[0] and sides[1] else None
         if (number := by_name.get(name)) is None:
@@ -278,29 +282,21 @@ def _named(file: Path, listed: Sequence[Any]) -> _Listed:
     found, by_name, twice = _Listed([], {}), dict[str, int](), list[str]()
     for each in listed:
         own, name = _id(each["id"]), unicodedata.normalize("NFC", str(each["name"]))
-        check_printable(name, file)
+        check_name(name, file)
         if name in by_name and own not in found.by_id:
             twice.append(name)
         number = by_name.setdefault(name, len(by_name))
         if found.by_id.setdefault(own, number) != number:
             raise ValueError(f"id {own} is given twice")
     found.names.extend(by_name)
+    if len(by_name) > MOST_CLASSES:
+        raise DataError(f"{file} has {len(by_name):,} categories, more than {MOST_CLASSES:,}")
     if twice:
         found.notes.append(
             f"{file}: {len(twice):,} categories have the name of another one, and are the same "
             f"class: {some(twice)}"
         )
     return found
-
-
-def check_printable(name: str, title: object) -> None:
-    """Refuse the name of a class that a terminal would obey.
-
-    Raises:
-        DataError: it has control characters.
-    """
-    if one_line(name) != name:
-        raise DataError(f"{title}: the class name {name!r} has control characters: rename it")
 
 
 def annotated_classes(found: Iterable[Annotations]) -> Classes:

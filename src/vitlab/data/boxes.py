@@ -55,6 +55,7 @@ COUNTS = {"train": 20_000, "test": 1_000}
 TRIES = 200  # places for a scene's digits
 SLACK = 1.0  # pixels that a box may reach beyond its image unsaid: other people's rounding
 MOST_PLACES = 50_000_000  # images times the most objects in one of them: 1 GB of boxes
+MOST_NAMED = 2**32  # images times classes: bytes
 CROWD = (np.nan,) * 4
 LISTED = 4  # boxes that are described for a line, one more than it names
 Boxes = NDArray[np.float32]
@@ -112,10 +113,10 @@ class BoxLabels(PlacedLabels):
         """
         counts = np.bincount(image, minlength=images)
         most = max(int(counts.max(initial=0)), 1)
-        if images * most > MOST_PLACES:
+        if images * most > MOST_PLACES or images * classes > MOST_NAMED:
             raise DataError(
-                f"{images:,} images with up to {most:,} objects take more memory than boxes may: "
-                "split the data, or cut the images with the most objects"
+                f"{images:,} images with up to {most:,} objects of {classes:,} classes take more "
+                "memory than boxes may: split the data, or cut the images with the most objects"
             )
         order = np.argsort(image, kind="stable")
         image, rows = image[order], rows[order]

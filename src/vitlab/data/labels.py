@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.decode.pixels import Box
-from vitlab.errors import DataError, ImageError
+from vitlab.errors import DataError, ImageError, one_line
 from vitlab.models.model import Model
 
 Label = str | tuple[str, ...] | list[str]
@@ -319,6 +319,7 @@ def _number(cell: Any) -> float:
 
 
 Labels = SingleLabels | MultiLabels
+LONGEST_NAME = 1000  # characters
 
 
 def index_labels(
@@ -383,6 +384,18 @@ def check_classes(found: Iterable[str], known: Sequence[str], title: str) -> Non
                 f"{title} contains class {doubtful[0]!r}, the name of several of the model's "
                 "outputs: rename them with --labels"
             )
+
+
+def check_name(name: str, title: object) -> None:
+    """Refuse the name of a class, or of a column, that a terminal would obey, or that is endless.
+
+    Raises:
+        DataError: it has control characters, or is too long.
+    """
+    if len(name) > LONGEST_NAME:
+        raise DataError(f"{title}: a name has {len(name):,} characters, more than {LONGEST_NAME:,}")
+    if one_line(name) != name:
+        raise DataError(f"{title}: the name {name!r} has control characters: rename it")
 
 
 def _name(label: str, names: Sequence[str], title: str) -> str:

@@ -20,13 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chosen, groups_known, origin, without
-from vitlab.data.labels import Classes, Integers, PixelLabels
+from vitlab.data.labels import Classes, Integers, PixelLabels, check_name
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.mask_frames import placed_masks
 from vitlab.data.open import Opened
@@ -298,6 +299,8 @@ def open_masks(
                 f"beside {ignored}, which is ignored: at least 2 are needed; --ignore none counts "
                 "every number"
             )
+        for name in classes.values():
+            check_name(name, title)
         like = MaskClasses(tuple(classes.values()), tuple(classes), ignored)
     known_parts = {name: replace(part, known=like) for name, part in parts.items()}
     return Opened(title, {**known_parts}, notes=notes)
@@ -315,7 +318,7 @@ def _named(file: Path, ignored: Ignored) -> dict[int, str]:
         found.pop(-1 if ignored is None else ignored, None)
     if (
         len(found) > MOST
-        or len(set(found.values())) < len(found)
+        or len({normalize("NFC", name) for name in found.values()}) < len(found)
         or max(found, default=0) >= LARGEST
     ):
         raise DataError(f"{file}: names must be different, at most {MOST:,}, a class per line")

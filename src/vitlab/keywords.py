@@ -108,6 +108,7 @@ class DataKeywords(ModelKeywords, total=False):
     images: str
     group_column: str
     allow_outside: bool
+    annotation_frame: Literal["auto", "upright", "stored"]
     cache_data: str
     cache_gb: float
     test_fraction: float

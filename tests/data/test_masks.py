@@ -13,7 +13,7 @@ from pycocotools.coco import COCO
 
 from made_files import chunk, png_of
 from made_scenes import CLASSES, scene, scene_folder
-from vitlab.data.masks import IGNORED, MaskClasses, mask_splits, open_masks, read_numbers
+from vitlab.data.masks import IGNORED, MaskClasses, mask_splits, masked, open_masks, read_numbers
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Splits
 from vitlab.errors import DataError, ImageError, PackageError
@@ -74,6 +74,7 @@ def test_what_is_no_mask_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def names(part: Any) -> list[tuple[str, str]]:
     """The names of images and masks, without folders."""
+    part = masked(part)
     return [(Path(part.name(n)).name, Path(part.masks[n]).name) for n in range(len(part))]
 
 
@@ -165,8 +166,8 @@ def test_a_list_with_a_column_of_masks(tmp_path: Path) -> None:
     opened = open_masks(file, str(root / "classes.txt"))
     assert counted(file) == {"train": 3, "validation": 1}
     assert np.array_equal(opened.parts["train"].truth(1, (40, 56)), scene(1)[1])
-    with pytest.raises(DataError, match="with boxes or masks are held out one by one, whatever"):
-        open_masks(file, columns=Columns(group_column="split"))
+    with pytest.raises(DataError, match="has no column 'day'"):
+        open_masks(file, columns=Columns(group_column="day"))
     file.write_text("path,mask\nimages/000.png,/etc/passwd\n")
     with pytest.raises(DataError, match="outside of"):
         open_masks(file)
@@ -341,13 +342,13 @@ def test_odd_shapes_are_skipped_and_named(tmp_path: Path) -> None:
         said = copy.deepcopy(SAID)
         said["annotations"][3]["segmentation"] = shape
         opened = open_masks(written(tmp_path, said))
-        assert any("skipped 1 shapes" in note and "image 3" in note for note in opened.notes)
+        assert any("skipped 1 shapes" in note and "b.png" in note for note in opened.notes)
         assert not opened.parts["all"].truth(1, SIZE).any()
 
 
 WRONG = [
     ({"annotations": [{"image_id": 7}]}, "is not COCO's format"),
-    ({"images": [{"id": 1, "file_name": "a.png", "width": float("inf"), "height": 2}],
+    ({"images": [{"id": 1, "file_name": "gone.png", "width": float("inf"), "height": 2}],
       "annotations": []}, "has no image that is there"),
     ({"annotations": [{"image_id": 7, "category_id": 2, "segmentation": SQUARE}]},
      "category_id 2 is not among the categories"),

@@ -234,10 +234,13 @@ def test_boxes_outside_and_images_that_are_not_there_are_named_and_skipped(tmp_p
     splits = open_boxes(Data(data=str(root)))
     assert splits.whole is not None
     assert len(splits.whole) == 10
-    assert ((boxes_of(splits.whole)[:, 0, 0] >= 0).sum()) == 5
+    boxes = boxes_of(splits.whole)
+    assert ((boxes[:, 0, 0] >= 0).sum()) == 6
+    assert boxes[0, 0].tolist() == pytest.approx([0, 40 / 48, 0, 1, 10 / 32])
     text = "\n".join(splits.notes)
     for words in (
-        "skipped 5 boxes that are empty, outside of their image or around a crowd: [40.0, 0.0, ",
+        "skipped 4 boxes that are empty, outside of their image or around a crowd: [4.0, 4.0, 0",
+        "cut 1 boxes at the edge of their image: [40.0, 0.0, 20.0, 10.0] of 0.png",
         "skipped 2 images that are not there: gone.png",
     ):  # fmt: skip
         assert words in text
@@ -284,8 +287,8 @@ def test_which_annotations_are_meant_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(DataError) as said:
             open_boxes(Data(data=data))
         assert words in str(said.value)
-    with pytest.raises(DataError, match="with boxes or masks are held out one by one, whatever"):
-        open_boxes(Data(data=str(root), group_column="patient"))
+    with pytest.raises(DataError, match="has 'patient', by which they are to be grouped"):
+        open_boxes(Data(data=str(file), group_column="patient"))
 
 
 @pytest.mark.drawn

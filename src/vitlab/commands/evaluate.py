@@ -102,9 +102,8 @@ def about() -> str:
 
 def begin(options: Evaluate) -> None:
     """Refuse files that rows cannot be written to, and what means nothing of masks."""
-    if kind := head_of(options.weights):
-        columns = " columns" * (kind != "boxes")
-        refuse_besides(options, f"weights data split device workers{columns}")
+    if head_of(options.weights):
+        refuse_besides(options, "weights data split device workers columns")
     check_files(options.out, options.label_errors, replace=options.replace)
 
 
@@ -148,11 +147,9 @@ def _within(options: Evaluate) -> dict[str, Any]:
 
     run, how = options.weights, options.values("data split")
     how["compute"] = Compute(options.device, workers=options.workers)
-    if (kind := head_of(run)) == "boxes":
-        found = evaluate_boxes(run, **how)
-    else:
-        measure = evaluate_masks if kind == "masks" else evaluate_targets
-        found = measure(run, columns=options.columns, **how)
+    how["columns"] = options.columns
+    doors = {"boxes": evaluate_boxes, "masks": evaluate_masks, "numbers": evaluate_targets}
+    found = doors[head_of(run)](run, **how)
     say(*found["notes"])
     return found
 

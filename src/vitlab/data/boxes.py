@@ -11,31 +11,41 @@ A box is left, top, right, bottom in shares of the image's sides, so that it sta
 the whole image is resized.
 """
 
-import json
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitlab.data.annotated_images import placed_images
+from vitlab.data.annotations import (
+    Annotations,
+    annotated_classes,
+    annotations_in,
+    check_counts,
+    check_there,
+    known_numbers,
+    read_annotations,
+    remark,
+)
 from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.pixels import Box, Pixels
-from vitlab.data.holdout import in_splits, refuse_groups, without
-from vitlab.data.labels import Classes, Indices, PlacedLabels
-from vitlab.data.rules import SPLIT_OF
+from vitlab.data.frames import Placed, turn_shares
+from vitlab.data.holdout import in_splits, without
+from vitlab.data.labels import Classes, Indices, Integers, PlacedLabels
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.cell_table import check_known_columns
-from vitlab.data.sources.folders import LabeledFiles, json_files
-from vitlab.data.sources.memory import Arrays, digits, split_digits, told
-from vitlab.data.sources.paths import Inside, Names, read_text, some
-from vitlab.data.sources.request import Found, Part, Request, Splits, blank, split_of
-from vitlab.data.sources.source import Relabeled, Source, numbered
+from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.memory import Arrays, digits, split_digits
+from vitlab.data.sources.paths import Names, some
+from vitlab.data.sources.request import Found, Part, Request, Splits, blank
+from vitlab.data.sources.source import Relabeled, Source, grouped, numbered
 from vitlab.errors import DataError
 
 SCENES = "digit-scenes"
@@ -43,11 +53,13 @@ SIDE, SMALL, LARGE, INK = 48, 10, 16, 32  # pixels: a scene, a digit; the gray w
 DIGITS = (2, 6)  # least and most in a scene
 COUNTS = {"train": 20_000, "test": 1_000}
 TRIES = 200  # places for a scene's digits
-LARGEST = 2**30  # bytes of annotations
-SLACK = 1.0  # pixels that a box may reach beyond its image: other people's rounding
+SLACK = 1.0  # pixels that a box may reach beyond its image unsaid: other people's rounding
+MOST_PLACES = 50_000_000  # images times the most objects in one of them: 1 GB of boxes
+MOST_NAMED = 2**32  # images times classes: bytes
+CROWD = (np.nan,) * 4
+LISTED = 4  # boxes that are described for a line, one more than it names
 Boxes = NDArray[np.float32]
 """(n, most, 5): class, left, top, right, bottom of each object; class -1 where there is none."""
-Sides = tuple[float, float]
 Drawn = tuple[Pixels, tuple[int, int, int, int]]
 
 
@@ -60,6 +72,18 @@ class BoxLabels(PlacedLabels):
     """
 
     boxes: Boxes
+    again: ClassVar[str] = "with other boxes"
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the labels of the images of several parts, one after the other."""
+        every = [own[own[:, 0] >= 0] for part in parts for own in part.boxes]
+        return cls.of(every, parts[0].values.shape[1])
+
+    def are_equal(self, one: int, other: int) -> bool:
+        """Return whether two images have the same objects, in whatever order."""
+        both = (sorted(map(tuple, self.boxes[each].tolist())) for each in (one, other))
+        return next(both) == next(both)
 
     @classmethod
     def of(cls, objects: Sequence[Any], classes: int) -> Self:
@@ -72,6 +96,36 @@ class BoxLabels(PlacedLabels):
             if len(own):
                 boxes[number, : len(own)] = own
                 values[number, boxes[number, : len(own), 0].astype(np.int64)] = 1
+        return cls(values, boxes)
+
+    @classmethod
+    def placed(cls, images: int, image: Integers, rows: NDArray[np.float64], classes: int) -> Self:
+        """Return the labels of images from the objects of all, in any order.
+
+        Args:
+            images: how many there are
+            image: the number of each object's image, (m,)
+            rows: class, left, top, right, bottom of each object, (m, 5)
+            classes: how many there are
+
+        Raises:
+            DataError: too many objects in one of too many images.
+        """
+        counts = np.bincount(image, minlength=images)
+        most = max(int(counts.max(initial=0)), 1)
+        if images * most > MOST_PLACES or images * classes > MOST_NAMED:
+            raise DataError(
+                f"{images:,} images with up to {most:,} objects of {classes:,} classes take more "
+                "memory than boxes may: split the data, or cut the images with the most objects"
+            )
+        order = np.argsort(image, kind="stable")
+        image, rows = image[order], rows[order]
+        starts = np.cumsum(counts) - counts
+        boxes = np.zeros((images, most, 5), np.float32)
+        boxes[..., 0] = -1
+        boxes[image, np.arange(len(image)) - starts[image]] = rows
+        values = np.zeros((images, classes), np.uint8)
+        values[image, rows[:, 0].astype(np.int64)] = 1
         return cls(values, boxes)
 
     def take(self, indices: Indices) -> Self:
@@ -111,31 +165,6 @@ def boxes_of(source: Source) -> Boxes:
     """Return the objects of a source of `open_boxes`."""
     assert isinstance(source.labels, BoxLabels)
     return source.labels.boxes
-
-
-def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
-    """Open images with boxes, to learn from and to be tested on.
-
-    Args:
-        options: names the data; what of unsplit data is held out
-        classes: those of a model, in its order; none for the data's own
-
-    Raises:
-        DataError: no annotations, damaged ones, a class that is not among `classes`, groups.
-    """
-    if options.data == SCENES:
-        return Splits(scenes("train"), scenes("test"))
-    if not options.data:
-        raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
-    refuse_groups(options)
-    root, notes = Path(options.data).expanduser(), list[str]()
-    files = annotations_in(root)
-    found = {split: read_annotations(file) for split, file in files.items()}
-    order = tuple(classes) or annotated_classes(found.values())
-    if not order:
-        raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
-    opened = {name: _opened(files[name], root, found[name], order, notes) for name in found}
-    return in_splits(opened, options.test_fraction, notes)
 
 
 # Digit scenes
@@ -202,174 +231,115 @@ def _counted(source: Source, columns: Columns) -> Source:
 # COCO
 
 
-def annotations_in(root: Path) -> dict[str, Path]:
-    """Return the file of annotations of each split; a split alone is `train`."""
-    if root.is_file():
-        files = [root] if root.suffix == ".json" else []
-    else:
-        others = "captions", "person_", "."
-        files = [file for file in json_files(root) if not file.name.startswith(others)]
-    groups = defaultdict[str, list[Path]](list)
-    for file in files:  # COCO's own folder has files of other things, too
-        folder = SPLIT_OF.get(file.parent.name.lower(), "")
-        words = "".join(letter if letter.isalpha() else " " for letter in file.stem)
-        groups[folder or split_of(words)].append(file)
-    if not groups:
-        raise DataError(
-            f"{root} has no annotations: put COCO's .json beside the images, or into annotations/"
-        )
-    if several := next((own for own in groups.values() if len(own) > 1), []):
-        names = some([str(each) for each in several])
-        raise DataError(
-            f"several files of annotations for one split, {names}: leave one there, or name it"
-        )
-    if len(groups) > 1 and "train" not in groups:
-        raise DataError(
-            f"{root} has annotations of {' and '.join(groups)}, not of train: name one file, such "
-            f"as {files[0]}"
-        )
-    return {split if "train" in groups else "train": own for split, (own,) in groups.items()}
+@dataclass(frozen=True)
+class _Edges:
+    """Left, top, width and height of each object of a file; NaN of a crowd."""
+
+    numbers: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def keep(self, said: dict[str, Any]) -> None:
+        """Keep the box of an annotation."""
+        if said.get("iscrowd"):
+            self.numbers.extend(CROWD)
+            return
+        box = [float(edge) for edge in said["bbox"]]
+        if len(box) != 4:
+            raise ValueError("a bbox is left, top, width, height")
+        self.numbers.extend(box)
+
+    def table(self) -> NDArray[np.float64]:
+        """Return them, (m, 4)."""
+        return np.array(self.numbers, np.float64).reshape(-1, 4)
 
 
-class Annotations(NamedTuple):
-    """What a file of annotations says.
-
-    Attributes:
-        images: name of the file, and width and height in pixels, by id
-        names: of the classes, by id
-        objects: ids of image and class, and what `read_annotations` makes of the rest
-    """
-
-    images: dict[str, tuple[str, Sides]]
-    names: dict[str, str]
-    objects: list[tuple[str, str, Any]]
-
-
-def _box(said: Any) -> list[float] | None:
-    """Return left, top, width and height of an object; None of a crowd."""
-    if said.get("iscrowd"):
-        return None
-    box = [float(edge) for edge in said["bbox"]]
-    if len(box) != 4:
-        raise ValueError("a bbox is left, top, width, height")
-    return box
-
-
-def read_annotations(file: Path, shape: Callable[[Any], Any] = _box) -> Annotations:
-    """Return what a file of annotations says, of the right types.
+def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
+    """Open images with boxes, to learn from and to be tested on.
 
     Args:
-        file: COCO's JSON
-        shape: what is made of an annotation, beside the ids of its image and class
+        options: names the data; what of unsplit data is held out
+        classes: those of a model, in its order; none for the data's own
 
     Raises:
-        DataError: it is not there, or has another format.
+        DataError: no annotations, damaged ones, a class that is not among `classes`.
     """
-    text = read_text(file, LARGEST)
-    try:
-        said = json.loads(text)
-        images, names = dict[str, tuple[str, Sides]](), dict[str, str]()
-        for each in said["images"]:
-            size = float(each["width"]), float(each["height"])
-            _note(images, each, (str(each["file_name"]), size))
-        for each in said["categories"]:
-            _note(names, each, str(each["name"]))
-        objects = [
-            (str(each["image_id"]), str(each["category_id"]), shape(each))
-            for each in said["annotations"]
-        ]
-        if unknown := {own for _, own, _ in objects} - names.keys():
-            raise ValueError(f"category_id {min(unknown)} is not among the categories")
-        return Annotations(images, names, objects)
-    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
-        raise DataError(
-            f"{file} is not COCO's format, images (id, file_name, width, height), annotations "
-            "(image_id, category_id, bbox or segmentation) and categories (id, name): "
-            f"{told(error)[:200]}"
-        ) from None
+    if options.data == SCENES:
+        if options.group_column:
+            raise DataError(f"{SCENES} has no columns, so that group_column means nothing")
+        return Splits(scenes("train"), scenes("test"))
+    if not options.data:
+        raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
+    root, edges = Path(options.data).expanduser(), dict[str, _Edges]()
+    found = dict[str, Annotations]()
+    for split, file in annotations_in(root).items():
+        edges[split] = _Edges()
+        found[split] = read_annotations(file, edges[split].keep, options.group_column)
+    order = tuple(classes) or annotated_classes(found.values())
+    if not order:
+        raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
+    places = placed_images(found, root, options)
+    opened = dict[str, Source]()
+    for split, said in found.items():
+        paths, placed = places[split]
+        objects = _objects(said, edges[split].table(), placed, order)
+        opened[split] = _opened(said, paths, placed, objects, order)
+    notes = [note for said in found.values() for note in said.notes]
+    return in_splits(opened, options.test_fraction, notes)
 
 
-def _note(known: dict[str, Any], said: Any, value: object) -> None:
-    """Note what an id stands for: files that were merged as they are give one to several things."""
-    if known.setdefault(number := str(said["id"]), value) != value:
-        raise ValueError(f"id {number} is given twice")
-
-
-def annotated_classes(found: Iterable[Annotations]) -> Classes:
-    """Return the names of the classes of all files that objects have, in the files' order."""
-    order = dict[str, None]()
-    for each in found:
-        used = {own for _, own, _ in each.objects}
-        order |= {name: None for own, name in each.names.items() if own in used}
-    return tuple(order)
-
-
-def _opened(file: Path, root: Path, found: Annotations, order: Classes, notes: list[str]) -> Source:
-    """Return the images of a file of annotations, which are all there, with their boxes."""
-    place = {name: number for number, name in enumerate(order)}
-    objects: dict[str, list[Any]] = {image: [] for image in found.images}
-    odd = list[str]()
-    for image, own, given in found.objects:
-        check_known(file, name := found.names[own], order)
-        if image in objects and given and (box := _inside(given, found.images[image][1])):
-            objects[image].append((place[name], *box))
-        else:
-            odd.append(f"{given or 'a crowd'} of image {image}")
-    paths = annotated_paths(file, root, found)
-    gone = [number for number, path in enumerate(paths) if not path]
-    lost = [name for path, (name, _) in zip(paths, found.images.values(), strict=True) if not path]
+def _objects(
+    said: Annotations, edges: NDArray[np.float64], placed: Placed, order: Classes
+) -> tuple[Integers, NDArray[np.float64]]:
+    """Return the number of each object's image, and its class and box in shares of the sides."""
+    numbers = known_numbers(said, order)
+    listed = said.image >= 0
+    sides, turns = placed.stated[said.image], placed.turns[said.image]
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = edges[:, :2], edges[:, :2] + edges[:, 2:]
+        inside = np.concatenate([np.clip(each, 0, sides) for each in (low, high)], 1)
+        beyond = ((low < -SLACK) | (high > sides + SLACK)).any(1)
+        there = listed & (inside[:, :2] < inside[:, 2:]).all(1)  # NaN is not
+        there &= np.isfinite(edges).all(1)
+        shares = inside / np.concatenate([sides, sides], 1)
+    left_out = listed & (turns == 0)
+    odd, cut = np.flatnonzero(~there & ~left_out), np.flatnonzero(there & beyond & ~left_out)
     what = "boxes that are empty, outside of their image or around a crowd"
-    notes += skipped(file, len(paths), (what, odd), ("images that are not there", lost))
-    labels = BoxLabels.of([*objects.values()], len(order))
-    return without(LabeledFiles(Path(), Names.of(paths), labels, order), gone)
-
-
-def _inside(box: list[float], size: Sides) -> list[float]:
-    """Return left, top, right, bottom in shares of the sides; nothing outside of the image."""
-    low, high = np.array(box[:2]), np.array(box[:2]) + box[2:]
-    inside = (low >= -SLACK).all() and (high <= np.array(size) + SLACK).all()  # NaN is not
-    if not inside or min(size) <= 0 or not np.isfinite([*box, *size]).all():
-        return []
-    low, high = (np.clip(each / size, 0, 1) for each in (low, high))
-    return [*low.tolist(), *high.tolist()] if (low < high).all() else []
-
-
-def check_known(file: Path, name: str, known: Collection[str]) -> None:
-    """Refuse an object of a class that is not known."""
-    if name not in known:
-        raise DataError(
-            f"{file} has an object of class {name!r}, which is not among those known, "
-            f"{some([*known])}: leave it out"
+    remark(said, len(odd), what, [_described(said, edges, each) for each in odd[:LISTED].tolist()])
+    if len(cut):
+        first = [_described(said, edges, each) for each in cut[:LISTED].tolist()]
+        said.notes.append(
+            f"{said.file}: cut {len(cut):,} boxes at the edge of their image: {some(first)}"
         )
+    chosen = np.flatnonzero(there & ~left_out)
+    boxes = turn_shares(shares[chosen], turns[chosen])
+    names = numbers[said.category[chosen]]
+    return said.image[chosen], np.concatenate([names[:, None], boxes], 1)
 
 
-def skipped(file: Path, images: int, *kinds: tuple[str, Sequence[str]]) -> list[str]:
-    """Return remarks on what is skipped: a description and the names; images are the last kind.
-
-    Raises:
-        DataError: all the images of the file are.
-    """
-    if len(kinds[-1][1]) == images:
-        raise DataError(f"{file} has no image that is there: put them beside it, or into images/")
-    return [f"{file}: skipped {len(own):,} {what}: {some(own)}" for what, own in kinds if own]
+def _described(said: Annotations, edges: NDArray[np.float64], number: int) -> str:
+    """Return an object for a message."""
+    image = int(said.image[number])
+    name = said.images[image] if image >= 0 else "an image that is not listed"
+    box = edges[number].tolist()
+    return f"{'a crowd' if np.isnan(box).all() else box} of {name}"
 
 
-def annotated_paths(file: Path, root: Path, said: Annotations) -> list[str]:
-    """Return where the images of a file of annotations are, empty where they are not.
-
-    Args:
-        file: of the annotations
-        root: what the user named: that file, or a folder around it
-        said: names the images, which are in that folder, or beside the file or its `annotations/`
-    """
-    home = root if root.is_dir() else file.parent
-    if file.parent.name == "annotations":
-        home = file.parents[1]
-    stem = file.stem.split("_")[-1]
-    folders = [file.parent, file.parent / "images", *(home / sub for sub in ("", "images", stem))]
-    folders += [home / "images" / stem]
-    inside, found = Inside((home,)), list[str]()
-    for name, _ in said.images.values():
-        places = [each for folder in folders if inside.holds(each := folder / name)]
-        found.append(next((str(each) for each in places if each.is_file()), ""))
-    return found
+def _opened(
+    said: Annotations,
+    paths: Sequence[str],
+    placed: Placed,
+    objects: tuple[Integers, NDArray[np.float64]],
+    order: Classes,
+) -> Source:
+    """Return the images of a file of annotations that are there, with their objects."""
+    lost = [name for name, path in zip(said.images, paths, strict=True) if not path]
+    remark(said, len(lost), "images that are not there", lost)
+    said.notes.extend(placed.notes)
+    there = np.array([bool(path) for path in paths], bool)
+    there &= placed.turns > 0
+    check_there(said, int(there.sum()))
+    check_counts(said, np.bincount(objects[0], minlength=len(paths)))
+    labels = BoxLabels.placed(len(paths), *objects, len(order))
+    images: Source = LabeledFiles(Path(), Names.of(paths), labels, order)
+    if said.groups:
+        images = grouped(images, said.groups)
+    return without(images, np.flatnonzero(~there))

@@ -1,4 +1,4 @@
-"""Labels of images: one class per image, or several; and what depends on which it is."""
+"""Labels of images: one class per image, several, numbers, or places; what depends on the kind."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.decode.pixels import Box
-from vitlab.data.rules import spell_name
-from vitlab.errors import DataError
+from vitlab.data.rules import LONGEST_NAME, spell_name
+from vitlab.errors import DataError, ImageError, one_line
 from vitlab.models.model import Model
 
 Label = str | tuple[str, ...] | list[str]
@@ -28,13 +28,23 @@ Indices = Sequence[int] | Integers
 
 @dataclass(frozen=True, eq=False)
 class _AnyLabels:
-    """Base of labels of both kinds."""
+    """Base of labels of all kinds."""
 
     values: NDArray[Any]  # one row for each image
     shared: ClassVar[str]  # of what a share is held out
+    again: ClassVar[str] = "under another class"  # how a copy with other labels occurs
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the labels of the images of several parts, one after the other."""
+        return replace(parts[0], values=np.concatenate([part.values for part in parts]))
+
+    def are_equal(self, one: int, other: int) -> bool:
+        """Return whether two images have the same labels."""
+        return np.array_equal(self.values[one], self.values[other])
 
     def take(self, indices: Indices) -> Self:
         """Return the labels of some of the images."""
@@ -181,11 +191,16 @@ class TargetLabels(MultiLabels):
     """
 
     scale: Numbers = field(default_factory=lambda: UNIT)
+    again: ClassVar[str] = "with other numbers"
 
     @classmethod
     def of(cls, cells: Iterable[Iterable[Any]]) -> Self:
         """Return the labels of images by their cells, which may be anything."""
         return cls(np.array([[_number(cell) for cell in own] for own in cells], np.float64))
+
+    def classes_of(self, index: int) -> tuple[int, ...]:
+        """Return the classes of one image: numbers are none."""
+        return ()
 
     def counts(self, classes: int) -> list[int]:
         """Count the images of each target: all of them."""
@@ -223,9 +238,30 @@ class PixelLabels(PlacedLabels):
     Attributes:
         values: numbers of the images, int64 (n, 1)
         read: the classes of an image's pixels by its number and its rows and columns
+        stored: an image's mask by its number
     """
 
     read: Callable[[int, tuple[int, int]], NDArray[np.int16]]
+    stored: Callable[[int], NDArray[Any]]
+    again: ClassVar[str] = "with another mask"
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the labels of the images of several parts, one after the other."""
+        every = _SeveralMasks(tuple(parts), np.cumsum([0, *map(len, parts)]))
+        return cls(np.arange(sum(map(len, parts)))[:, None], every.read, every.stored)
+
+    def are_equal(self, one: int, other: int) -> bool:
+        """Return whether two images have the same mask; one that cannot be read equals any."""
+        try:
+            mask = self.stored(int(self.values[one, 0]))
+            return np.array_equal(mask, self.stored(int(self.values[other, 0])))
+        except ImageError:  # it is reported where it is used
+            return True
+
+    def classes_of(self, index: int) -> tuple[int, ...]:
+        """Return the classes of one image: none, as long as its pixels are not read."""
+        return ()
 
     def counts(self, classes: int) -> list[int]:
         """Count the images of each class: all of them, as long as none is read."""
@@ -248,6 +284,30 @@ class PixelLabels(PlacedLabels):
     def mirrored(targets: Tensor) -> Tensor:
         """Return classes of pixels with left and right exchanged."""
         return targets.flip(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class _SeveralMasks:
+    """The masks of several parts: their labels, and the number of the first image of each."""
+
+    parts: tuple[PixelLabels, ...]
+    starts: Integers
+
+    def _find(self, number: int) -> tuple[PixelLabels, int]:
+        """Return the labels that have an image, and its number there."""
+        place = int(np.searchsorted(self.starts, number, side="right")) - 1
+        own = self.parts[place]
+        return own, int(own.values[number - int(self.starts[place]), 0])
+
+    def read(self, number: int, size: tuple[int, int]) -> NDArray[np.int16]:
+        """Return the classes of an image's pixels."""
+        own, index = self._find(number)
+        return own.read(index, size)
+
+    def stored(self, number: int) -> NDArray[Any]:
+        """Return an image's mask."""
+        own, index = self._find(number)
+        return own.stored(index)
 
 
 def _number(cell: Any) -> float:
@@ -332,6 +392,18 @@ def _spell_all(names: Sequence[str]) -> Sequence[str]:
     """Return the names of classes as labels are compared, unless two would be one."""
     spelled = [*map(spell_name, names)]
     return spelled if len({*spelled}) == len(spelled) else names
+
+
+def check_name(name: str, title: object) -> None:
+    """Refuse the name of a class, or of a column, that a terminal would obey, or that is endless.
+
+    Raises:
+        DataError: it has control characters, or is too long.
+    """
+    if len(name) > LONGEST_NAME:
+        raise DataError(f"{title}: a name has {len(name):,} characters, more than {LONGEST_NAME:,}")
+    if one_line(name) != name:
+        raise DataError(f"{title}: the name {name!r} has control characters: rename it")
 
 
 def _name(label: str, names: Sequence[str], title: str) -> str:

@@ -20,25 +20,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
-from vitlab.data.holdout import chosen, origin, refuse_groups
-from vitlab.data.labels import Classes, PixelLabels
+from vitlab.data.holdout import chosen, groups_known, origin, without
+from vitlab.data.labels import Classes, Integers, PixelLabels, check_name
 from vitlab.data.loading.loader import in_chunks
+from vitlab.data.mask_frames import placed_masks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.rules import SPLIT_OF, find_split_column, usual_columns
-from vitlab.data.settings import Columns
+from vitlab.data.settings import AnnotationFrame, Columns
+from vitlab.data.sources.cell_table import check_known_columns
 from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, json_files, names_below, visible
 from vitlab.data.sources.lists import SUFFIXES, find_images, read_list, read_paths
 from vitlab.data.sources.memory import pieces
 from vitlab.data.sources.paths import read_image, read_text, some
 from vitlab.data.sources.pictures import Pictures
 from vitlab.data.sources.request import ALL, Splits, blank, title_of
-from vitlab.data.sources.source import Source, Subset, Wrapped
+from vitlab.data.sources.source import Source, Subset, Wrapped, grouped
 from vitlab.errors import DataError, ImageError
 from vitlab.progress import named_if_slow
 
@@ -69,10 +72,17 @@ class MaskClasses:
 
 @dataclass(frozen=True)
 class MaskedImages(Wrapped):
-    """Images, each with its mask: a file, or an array of numbers."""
+    """Images, each with its mask: a file, or an array of numbers.
+
+    Attributes:
+        masks: of each image
+        known: the classes of their numbers
+        turns: the EXIF orientation by which each mask is turned with its image; empty: none is
+    """
 
     masks: Sequence[Any]
     known: MaskClasses = MaskClasses()
+    turns: Sequence[int] = ()
 
     @property
     def classes(self) -> Classes:
@@ -82,24 +92,29 @@ class MaskedImages(Wrapped):
     @property
     def labels(self) -> PixelLabels:
         """Those of the pixels."""
-        return PixelLabels(np.arange(len(self))[:, None], self.truth)
+        return PixelLabels(np.arange(len(self))[:, None], self.truth, self.numbers)
 
     def take(self, indices: NDArray[np.int64]) -> "MaskedImages":
         """Return some of the images."""
-        return replace(
-            self, whole=Subset(self.whole, indices), masks=[self.masks[each] for each in indices]
-        )
+        masks = [self.masks[each] for each in indices]
+        turns = [self.turns[each] for each in indices] if self.turns else ()
+        return replace(self, whole=Subset(self.whole, indices), masks=masks, turns=turns)
 
     def numbers(self, index: int) -> Numbers:
-        """Return a mask as it is stored, (rows, columns).
+        """Return the numbers of a mask, (rows, columns), turned with its image.
 
         Raises:
             ImageError: it is missing, damaged, or does not hold a number for each pixel.
         """
         mask = self.masks[index]
+        numbers: Any
         if isinstance(mask, str | Path):
-            return read_numbers(read_image(Path(mask), str(mask)), str(mask))
-        return _checked(np.asarray(mask), f"the mask of {self.name(index)}")
+            numbers = read_numbers(read_image(Path(mask), str(mask)), str(mask))
+        else:
+            numbers = _checked(np.asarray(mask), f"the mask of {self.name(index)}")
+        if self.turns:
+            numbers = turn(numbers[..., None], self.turns[index])[..., 0]
+        return numbers
 
     def truth(self, index: int, size: tuple[int, int]) -> Truth:
         """Return the class of each pixel of an image of so many rows and columns.
@@ -138,12 +153,13 @@ def mask_splits(opened: Opened, share: float) -> Splits:
     """
     if (whole := opened.unsplit) is None:
         return opened.splits()
-    train, test = parted(masked(whole), share, "test")
+    test = held_out(masked(whole), share, "test")
     note = (
         f"{share:.0%} of the images held out for testing (always the same): {len(test):,} of "
         f"{len(whole):,}"
     )
-    return Splits(train, test, whole=whole, notes=[*opened.notes, note])
+    notes = [*opened.notes, note]
+    return Splits(without(whole, test), Subset(whole, test), whole=whole, notes=notes)
 
 
 def masked(source: Source) -> MaskedImages:
@@ -154,17 +170,30 @@ def masked(source: Source) -> MaskedImages:
 
 
 def parted(whole: MaskedImages, share: float, purpose: str) -> tuple[MaskedImages, MaskedImages]:
-    """Return images without and with those that a hash of their bytes holds out, at least one each.
+    """Return images without and with those that `held_out` returns.
 
     Raises:
-        DataError: there is one image only, and copies of it.
+        DataError: as `held_out`.
+    """
+    test = held_out(whole, share, purpose)
+    return whole.take(np.setdiff1d(np.arange(len(whole)), test)), whole.take(test)
+
+
+def held_out(whole: MaskedImages, share: float, purpose: str) -> Integers:
+    """Return the images that a hash of their bytes, or their groups, holds out, at least one.
+
+    At least one is left.
+
+    Raises:
+        DataError: there is one image only, or one group, and copies of it.
     """
     if len(whole) < 2:
         raise DataError(f"{whole.name(0)} is the only image with a mask: give at least 2")
     test = chosen(whole.whole, max(share, 1 / len(whole)), purpose)
     if not len(test):
-        raise DataError(f"{whole.name(0)} and all other images are copies: give others")
-    return whole.take(np.setdiff1d(np.arange(len(whole)), test)), whole.take(test)
+        alike = "of one group" if groups_known(whole) else "copies"
+        raise DataError(f"{whole.name(0)} and all other images are {alike}: give others")
+    return test
 
 
 def read_numbers(data: bytes, name: str) -> Numbers:
@@ -219,27 +248,38 @@ def open_masks(
         like: classes and numbers to read the masks by, of a model; None for the data's own
 
     Raises:
-        DataError: no such layout, no image with a mask, fewer than two classes, or groups.
+        DataError: no such layout, no image with a mask, fewer than two classes, groups of images
+            that no list names.
     """
     columns = columns or Columns()
-    refuse_groups(columns)
     title, names, usual, notes = title_of(data), dict[int, str](), 255, list[str]()
+    groups, turns = dict[str, str](), dict[str, int]()
     root = Path(title).expanduser()
     if not isinstance(data, str | Path):
         parts, names = _in_memory(data)
+        parts = _with_turns(parts, title, columns.annotation_frame, notes)
     else:
         if root.is_file() and root.suffix.lower() in SUFFIXES:
-            pairs, notes = _listed(root, columns)
+            pairs, groups, notes = _listed(root, columns)
         elif layouts := _layouts(root):
             usual = layouts[0][3]
             pairs, notes = _below(root, layouts)
         else:
             known, usual = like or MaskClasses(ignored=CROWD), CROWD
             numbers = dict(zip(known.classes, known.values, strict=True))
-            pairs, names, notes = read_polygons(root, numbers, known.ignored)
+            drawn = read_polygons(root, numbers, known.ignored, columns)
+            pairs, names, notes = drawn.pairs, drawn.names, drawn.notes
+            groups, turns = drawn.groups, drawn.turns
             if class_names or ignore != -1:
                 raise DataError(f"{title} names its classes itself: no --class-names, no --ignore")
-        parts = _parts(pairs)
+        parts = _parts(pairs, groups, turns)
+        if not turns:
+            parts = _with_turns(parts, title, columns.annotation_frame, notes)
+    if columns.group_column and not groups:
+        raise DataError(
+            f"{title} has no columns, so that group_column means nothing: name a list with the "
+            "columns path, mask and that of the groups"
+        )
     if like is None:
         ignored = usual if ignore == -1 else ignore
         file = Path(class_names or root / NAMES_FILE)
@@ -252,6 +292,8 @@ def open_masks(
                 f"beside {ignored}, which is ignored: at least 2 are needed; --ignore none counts "
                 "every number"
             )
+        for name in classes.values():
+            check_name(name, title)
         like = MaskClasses(tuple(classes.values()), tuple(classes), ignored)
     known_parts = {name: replace(part, known=like) for name, part in parts.items()}
     return Opened(title, {**known_parts}, notes=notes)
@@ -269,7 +311,7 @@ def _named(file: Path, ignored: Ignored) -> dict[int, str]:
         found.pop(-1 if ignored is None else ignored, None)
     if (
         len(found) > MOST
-        or len(set(found.values())) < len(found)
+        or len({normalize("NFC", name) for name in found.values()}) < len(found)
         or max(found, default=0) >= LARGEST
     ):
         raise DataError(f"{file}: names must be different, at most {MOST:,}, a class per line")
@@ -389,8 +431,8 @@ def _by_lists(folder: Path, pairs: Pairs) -> Pairs:
     return found or pairs
 
 
-def _listed(file: Path, known: Columns) -> tuple[Pairs, list[str]]:
-    """Return images and masks of a list by split, and remarks."""
+def _listed(file: Path, known: Columns) -> tuple[Pairs, dict[str, str], list[str]]:
+    """Return images and masks of a list by split, the groups of the images, and remarks."""
     table = read_list(file, known)
     column, places = find_images(table, file, known)
     others = [name for name in table.columns if name != column]
@@ -399,27 +441,70 @@ def _listed(file: Path, known: Columns) -> tuple[Pairs, list[str]]:
         raise DataError(f"{file} has no column mask beside {column}: it names the mask of an image")
     images, notes = read_paths(table, column, places, file, known)
     masks, more = read_paths(table, columns[0], replace(places, ending=""), file, known)
+    check_known_columns(table.columns, file, (known.group_column,))
     facts = replace(table.facts(""), column=known.split_column)
-    splits = find_split_column(table.columns, table.cells, facts, (column, columns[0]))
+    held = (column, columns[0], known.group_column)
+    splits = find_split_column(table.columns, table.cells, facts, held)
+    groups = dict[str, str]()
+    if known.group_column:
+        cells = table.cells(known.group_column)
+        groups = {
+            str(places.root / image): str(cell) for image, cell in zip(images, cells, strict=True)
+        }
     pairs = Pairs()
     for row, (image, mask) in enumerate(zip(images, masks, strict=True)):
         pair = str(places.root / image), str(places.root / mask)
         split = splits.splits[row] if splits.splits else "train"
         pairs.setdefault(split, []).append(pair)
-    return pairs, [*notes, *more, *splits.notes]
+    return pairs, groups, [*notes, *more, *splits.notes]
 
 
-def _parts(pairs: Pairs) -> dict[str, MaskedImages]:
-    """Return files by split; what is in none is training, or all there is."""
+def _parts(
+    pairs: Pairs, groups: Mapping[str, str], turns: Mapping[str, int]
+) -> dict[str, MaskedImages]:
+    """Return files by split; what is in no split is training, or all there is.
+
+    Args:
+        pairs: images and masks
+        groups: of images, by their paths; none of images that are alone
+        turns: by which masks are turned, by the paths of their images; none of masks that are not
+    """
     names = sorted(name for name in pairs if name) or [""]
     one = len(names) < 2 or "train" not in names
     by_split = Pairs()
     for name, own in pairs.items():
         by_split.setdefault(ALL if one else name or "train", []).extend(own)
-    return {
-        name: MaskedImages(image_paths([image for image, _ in own]), [mask for _, mask in own])
-        for name, own in by_split.items()
-    }
+    found = dict[str, MaskedImages]()
+    for name, own in by_split.items():
+        paths = [image for image, _ in own]
+        images: Source = image_paths(paths)
+        if groups:
+            images = grouped(images, [groups[path] for path in paths])
+        turned = [turns[path] for path in paths] if turns else ()
+        found[name] = MaskedImages(images, [mask for _, mask in own], turns=turned)
+    return found
+
+
+def _with_turns(
+    parts: Mapping[str, MaskedImages], title: str, wanted: AnnotationFrame, notes: list[str]
+) -> dict[str, MaskedImages]:
+    """Return images whose masks are turned with them where EXIF turns the image alone.
+
+    Images of which it cannot be told are left out.
+    """
+    pairs = {name: (part.whole, part.masks) for name, part in parts.items()}
+    found = dict[str, MaskedImages]()
+    for name, placed in placed_masks(pairs, title, wanted).items():
+        part = parts[name]
+        notes += placed.notes
+        if (placed.turns != 1).any():
+            turned = replace(part, turns=placed.turns.tolist())
+            part = turned.take(np.flatnonzero(placed.turns))
+        if len(part):
+            found[name] = part
+    if not found:
+        raise DataError(f"no image is left to learn from: {notes[-1]}")
+    return found
 
 
 def _in_memory(data: Any) -> tuple[dict[str, MaskedImages], dict[int, str]]:

@@ -2,12 +2,12 @@
 
 Later objects lie over earlier ones. The pixels of a crowd (`iscrowd`) do not count where no object
 lies over them; those of no object are the class `background`, number 0. The others have the numbers
-1, 2, … in the order of the file's categories. Shapes are drawn by pycocotools, as COCO does.
+1, 2, … in the order of the file's categories. Shapes are drawn by pycocotools, as COCO does, in the
+frame that the annotations are in (`data.frames`), and turned with the image.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.boxes import (
+from vitlab.data.annotated_images import placed_images
+from vitlab.data.annotations import (
     Annotations,
     annotated_classes,
-    annotated_paths,
     annotations_in,
-    check_known,
+    check_counts,
+    check_there,
+    known_numbers,
     read_annotations,
-    skipped,
+    remark,
 )
+from vitlab.data.decode.headers import MAX_PIXELS
+from vitlab.data.frames import Placed
+from vitlab.data.settings import Columns
 from vitlab.packages import check_installed
 
 BACKGROUND, CROWD = "background", 2**16 - 1
-LONGEST = 2**15  # pixels of a side
 FAR = 1.5  # sides of the image from its center that a polygon may reach; more is slow, and wrong
+MOST_POINTS = 100_000  # of an object
+LONGEST = 2**22  # pixels along the outlines of an object
+MOST_DRAWN = 2**32  # pixels of an image, times its objects
+MOST_TEXT = 2**24  # characters of run lengths
+LISTED = 4  # names for a line, one more than it shows
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +50,7 @@ class DrawnMask:
     """
 
     size: tuple[int, int]
-    objects: tuple[tuple[int, Any], ...]
+    objects: tuple[tuple[int, "Shape"], ...]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.uint16]:
         """Return the number of each pixel."""
@@ -50,104 +59,203 @@ class DrawnMask:
         found = np.zeros(self.size, np.uint16)
         for number, shape in self.objects:
             if isinstance(shape, list):
-                inside = drawing.decode(drawing.merge(drawing.frPyObjects(shape, *self.size)))
+                outlines = [own.ravel().tolist() for own in shape]
+                inside = drawing.decode(drawing.merge(drawing.frPyObjects(outlines, *self.size)))
             else:
-                inside = np.repeat(np.arange(len(shape)) % 2, shape).reshape(self.size[::-1]).T
+                runs = (np.arange(len(shape)) % 2).astype(np.uint8)
+                inside = np.repeat(runs, shape).reshape(self.size[::-1]).T
             found[inside > 0] = number
         return found
 
 
+Shape = list[NDArray[np.float64]] | NDArray[np.int64]
+"""Polygons, each (n, 2), or run lengths (n,)."""
+
 Pairs = dict[str, list[tuple[str, Any]]]
 
 
+@dataclass(frozen=True)
+class DrawnImages:
+    """Images with masks that are drawn.
+
+    Attributes:
+        pairs: paths and masks by split
+        names: of the classes, by number
+        turns: the EXIF orientation by which the mask of an image is turned, by its path
+        groups: of images by their paths, if they are to be grouped
+        notes: remarks for the user
+    """
+
+    pairs: Pairs
+    names: dict[int, str]
+    turns: dict[str, int]
+    groups: dict[str, str]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """The shapes of a file's objects, in order, and which are crowds.
+
+    Attributes:
+        shapes: polygons; run lengths with rows and columns; None of what is neither
+        crowds: whether each is one
+    """
+
+    shapes: list[Any] = field(default_factory=list)
+    crowds: list[bool] = field(default_factory=list)
+
+    def keep(self, said: dict[str, Any]) -> None:
+        """Keep the shape of an annotation."""
+        self.crowds.append(bool(said.get("iscrowd")))
+        self.shapes.append(_read_shape(said.get("segmentation")))
+
+
 def read_polygons(
-    root: Path, known: Mapping[str, int], ignored: int | None
-) -> tuple[Pairs, dict[int, str], list[str]]:
-    """Return images and masks by split, names by number, and remarks.
+    root: Path, known: Mapping[str, int], ignored: int | None, columns: Columns
+) -> DrawnImages:
+    """Return images and masks of a folder, or of a file of annotations.
 
     Args:
         root: a folder, or a file of annotations, as `data.boxes` has them
         known: numbers of a model's classes by name; none for the data's own
         ignored: the number of the pixels of crowds; None to leave crowds out
+        columns: how images are found, grouped and turned
 
     Raises:
         DataError: damaged annotations, a class that is not known, no image that is there.
         PackageError: pycocotools is missing.
     """
     check_installed("pycocotools", "masks as polygons", "draw masks as PNG files")
-    files = annotations_in(root)
-    found = {split: read_annotations(file, _shape) for split, file in files.items()}
+    found, shapes = dict[str, Annotations](), dict[str, _Shapes]()
+    for split, file in annotations_in(root).items():
+        shapes[split] = _Shapes()
+        found[split] = read_annotations(file, shapes[split].keep, columns.group_column)
     own = dict.fromkeys((BACKGROUND, *annotated_classes(found.values())))  # which may be among them
     known = known or dict(zip(own, count()))
-    pairs, notes = Pairs(), list[str]()
-    for split, said in found.items():
-        pairs[split] = _paired(files[split], root, said, known, ignored, notes)
-    return pairs, {number: name for name, number in known.items()}, notes
+    drawn = DrawnImages({}, {number: name for name, number in known.items()}, {}, {}, [])
+    for split, (paths, placed) in placed_images(found, root, columns).items():
+        said = found[split]
+        masks = _drawn(said, shapes[split], placed, known, ignored)
+        drawn.pairs[split] = _paired(said, paths, placed, masks)
+        for number, path in enumerate(paths):
+            drawn.turns[path] = int(placed.turns[number])
+            if said.groups:
+                drawn.groups[path] = said.groups[number]
+        drawn.notes.extend(said.notes)
+    return drawn
 
 
-def _shape(said: Any) -> tuple[bool, Any]:
-    """Return whether an object is a crowd, and its shape."""
-    return bool(said.get("iscrowd")), said.get("segmentation")
-
-
-def _paired(
-    file: Path,
-    root: Path,
+def _drawn(
     said: Annotations,
+    shapes: _Shapes,
+    placed: Placed,
     known: Mapping[str, int],
     ignored: int | None,
-    notes: list[str],
-) -> list[tuple[str, Any]]:
-    """Return the images of a file that are there, with their masks; say what is left out."""
-    objects, odd = defaultdict[str, list[tuple[int, Any]]](list), list[str]()
-    for image, own, (crowd, shape) in said.objects:
-        if not crowd:
-            check_known(file, said.names[own], known)
-        _, size = said.images.get(image, ("", (0.0, 0.0)))
-        if (shape := _checked(shape, size)) is None:
-            odd.append(f"of image {image}")
+) -> list[list[tuple[int, Shape]]]:
+    """Return the objects of each image, the lowest first; say which are left out."""
+    crowds = np.array(shapes.crowds, bool)
+    numbers = np.array([*known.values()], np.int64)[known_numbers(said, known, crowds)]
+    objects: list[list[tuple[int, Shape]]] = [[] for _ in said.images]
+    check_counts(said, np.bincount(said.image[said.image >= 0], minlength=len(objects)))
+    odd = list[int]()
+    for each, (image, own) in enumerate(
+        zip(said.image.tolist(), said.category.tolist(), strict=True)
+    ):
+        shape, crowd = shapes.shapes[each], crowds[each]
+        shape = _placed_shape(shape, placed, image) if image >= 0 else None
+        if image >= 0 and not placed.turns[image]:
+            continue
+        if shape is None:
+            odd.append(image)
         elif crowd and ignored is not None:
             objects[image].insert(0, (ignored, shape))
         elif not crowd:
-            objects[image].append((known[said.names[own]], shape))
-    kept, lost = list[tuple[str, Any]](), list[str]()
-    paths = annotated_paths(file, root, said)
-    for path, (image, (name, size)) in zip(paths, said.images.items(), strict=True):
-        if path and all(1 <= side <= LONGEST for side in size):
-            rows, columns = int(size[1]), int(size[0])
-            kept.append((path, DrawnMask((rows, columns), tuple(objects[image]))))
-        else:
-            lost.append(name)
+            objects[image].append((int(numbers[own]), shape))
     what = "shapes that are empty, no polygons or run lengths, or far outside of their image"
-    gone = "images that are not there, or have no size"
-    notes += skipped(file, len(paths), (what, odd), (gone, lost))
+    names = [said.images[n] if n >= 0 else "an image that is not listed" for n in odd[:LISTED]]
+    remark(said, len(odd), what, [f"of {name}" for name in names])
+    return objects
+
+
+def _paired(
+    said: Annotations,
+    paths: Sequence[str],
+    placed: Placed,
+    objects: Sequence[Sequence[tuple[int, Shape]]],
+) -> list[tuple[str, Any]]:
+    """Return the images of a file that are there, with their masks; say what is left out."""
+    kept, lost, large = list[tuple[str, Any]](), list[str](), list[str]()
+    for number, (name, path) in enumerate(zip(said.images, paths, strict=True)):
+        columns, rows = placed.own[number].tolist()
+        if not path or not columns or not rows:
+            lost.append(name)
+        elif columns * rows > min(MAX_PIXELS, MOST_DRAWN / max(1, len(objects[number]))):
+            large.append(name)
+        elif placed.turns[number]:
+            kept.append((path, DrawnMask((rows, columns), tuple(objects[number]))))
+    remark(said, len(lost), "images that are not there, or have no size", lost)
+    what = "images of too many pixels to draw their objects"
+    remark(said, len(large), what, large)
+    said.notes.extend(placed.notes)
+    check_there(said, len(kept))
     return kept
 
 
-def _checked(shape: Any, size: tuple[float, float]) -> list[list[float]] | NDArray[np.int64] | None:
-    """Return polygons, or run lengths, of an image of this width and height; None of others."""
+def _read_shape(said: Any) -> Any:
+    """Return polygons; run lengths with their rows and columns; None of others."""
     try:
-        if isinstance(shape, dict):
-            counts = shape["counts"]
-            runs = np.array(_unpacked(counts) if isinstance(counts, str) else counts, np.int64)
-            whole = runs.ndim == 1 and runs.min() >= 0 and sum(runs.tolist()) == size[0] * size[1]
-            return runs if whole and shape["size"] == [*size[::-1]] else None
-        parts = [np.array(own, np.float64).reshape(-1, 2) for own in shape]
+        if isinstance(said, dict):
+            counts, (rows, columns) = said["counts"], said["size"]
+            runs = _unpacked(counts) if isinstance(counts, str) else np.array(counts, np.int64)
+            whole = runs.ndim == 1 and len(runs) and runs.min() >= 0 and runs.max() <= MAX_PIXELS
+            return (runs, (rows, columns)) if whole and runs.sum() == rows * columns else None
+        if not said or sum(map(len, said)) > 2 * MOST_POINTS:
+            return None
+        parts = [np.array(own, np.float64).reshape(-1, 2) for own in said]
+        return parts if all(len(own) > 2 for own in parts) else None
     except (TypeError, ValueError, LookupError, OverflowError):
         return None
-    sides = np.array(size)
-    near = all(len(own) > 2 and (abs(own - sides / 2) <= FAR * sides).all() for own in parts)
-    return [own.ravel().tolist() for own in parts] if near and parts else None
 
 
-def _unpacked(text: str) -> list[int]:
-    """Return the run lengths in a string of COCO's; pycocotools would read beyond a wrong one."""
-    found, value, shift = list[int](), 0, 0
-    for byte in text.encode("ascii"):
-        value |= (byte - 48 & 31) << shift
-        shift += 5
-        if not byte - 48 & 32:  # the last of a number: its sign, and what it differs from
-            value -= (byte - 48 & 16) << shift - 4
-            found.append(value + (found[-2] if len(found) > 2 else 0))
-            value = shift = 0
-    return found
+def _placed_shape(shape: Any, placed: Placed, image: int) -> Shape | None:
+    """Return a shape on the pixels of its image; None of one that does not fit."""
+    own, stated = placed.own[image], placed.stated[image]
+    if isinstance(shape, tuple):
+        runs, (rows, columns) = shape
+        return runs if (columns, rows) == tuple(own.tolist()) else None
+    if shape is None or not np.isfinite(stated).all():
+        return None
+    if (own != stated).any():  # drawn on a copy of another size
+        shape = [each * (own / stated) for each in shape]
+    near = all((abs(each - own / 2) <= FAR * own).all() for each in shape)
+    long = sum(abs(np.diff(each, axis=0)).max(1).sum() for each in shape) if near else 0.0
+    return shape if near and long <= LONGEST else None
+
+
+def _unpacked(text: str) -> NDArray[np.int64]:
+    """Return the run lengths in a string of COCO's; pycocotools would read beyond a wrong one.
+
+    A number has five bits in each character, the lowest first, and a sixth that says that more
+    follow; from the fourth number on it is the difference from the one before the last.
+
+    Raises:
+        ValueError: characters of no number, or a number too long.
+    """
+    if len(text) > MOST_TEXT:
+        raise ValueError("too long")
+    codes = np.frombuffer(text.encode("ascii"), np.uint8).astype(np.int64) - 48
+    last = codes & 32 == 0
+    if not len(codes) or not last[-1]:
+        raise ValueError("a number does not end")
+    starts = np.concatenate([[0], np.flatnonzero(last)[:-1] + 1])
+    lengths = np.diff(np.append(starts, len(codes)))
+    if lengths.max() > 7:
+        raise ValueError("a number is too long")
+    shifts = 5 * (np.arange(len(codes)) - np.repeat(starts, lengths))
+    values = np.add.reduceat((codes & 31) << shifts, starts)
+    negative = codes[last] & 16 > 0
+    values -= negative * (np.int64(1) << 5 * lengths)
+    values[1::2] = values[1::2].cumsum()
+    values[2::2] = values[2::2].cumsum()
+    return values

@@ -116,7 +116,7 @@ _WHOLE = re.compile(r"[+-]?\d+\.0+")
 _NUMBERS = re.compile(r"\s*\d+(\s+\d+)*\s*")
 _SPLIT = re.compile(r"(?<!\\)\|")
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200e\u200f\u2060\ufeff"))
-LONGEST_NAME = 10_000
+LONGEST_NAME = 1000  # characters
 NOT_A_LABEL = "has no label, or one that is neither text nor a whole number"
 
 

@@ -20,6 +20,7 @@ from vitlab.options import (
 )
 
 PROBABILITY = (at_least(0), at_most(1))
+AnnotationFrame = Literal["auto", "upright", "stored"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,11 @@ class Columns(Options):
     allow_outside: bool = option(
         False,
         "read images that a list or a Parquet file names outside of that folder: of data you trust",
+    )
+    annotation_frame: AnnotationFrame = option(
+        "auto",
+        "where EXIF turns a photo, what boxes and masks were drawn on: upright, the photo as it is "
+        "seen; stored, its pixels as they are stored; auto, what the sides beside them say",
     )
     cache_data: str = option(
         "", "folder that keeps images read over a network, for later epochs and runs"

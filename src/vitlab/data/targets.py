@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.data.holdout import without
-from vitlab.data.labels import Numbers, TargetLabels
+from vitlab.data.holdout import origin, without
+from vitlab.data.labels import Numbers, TargetLabels, check_name
 from vitlab.data.open import open_images
 from vitlab.data.settings import Data
 from vitlab.data.sources.paths import some
-from vitlab.data.sources.request import Given, Splits
-from vitlab.data.sources.source import Relabeled, Source
+from vitlab.data.sources.request import Given, Splits, title_of
+from vitlab.data.sources.source import Relabeled, Source, Subset
 from vitlab.errors import DataError, OptionError
 
 ALIKE = 1e-12  # of a column's size: a deviation below it is that of rounding
@@ -44,6 +44,8 @@ def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:
     """
     if not names:
         raise OptionError("task=regress learns columns of numbers: name them, targets=age,height")
+    for name in names:
+        check_name(name, title_of(data))
     opened = open_images(data, "numbers", columns=replace(options, label_column=tuple(names)))
     parts, notes, what = dict[str, Source](), [*opened.notes], " or ".join(names)
     for name, source in opened.parts.items():
@@ -74,8 +76,13 @@ def standardized(splits: Splits) -> Splits:
     for name, mean, deviation in zip(splits.classes, *scale.tolist(), strict=True):
         if deviation <= ALIKE * abs(mean):
             raise DataError(f"{name} is {mean:g} in every training image: there is none to learn")
-    parts: dict[str, Any] = {
-        name: Relabeled(each, TargetLabels(numbers_of(each), scale), each.classes)
-        for name, each in splits.parts.items()
-    }
+
+    def scaled(source: Source) -> Source:
+        return Relabeled(source, TargetLabels(numbers_of(source), scale), source.classes)
+
+    parts: dict[str, Any] = {name: scaled(each) for name, each in splits.parts.items()}
+    if splits.whole is not None:  # of which a part may get other images: see `holdout.moved`
+        whole = scaled(splits.whole)
+        places = {name: origin(each, splits.whole)[1] for name, each in splits.parts.items()}
+        parts = {name: Subset(whole, own) for name, own in places.items()} | {"whole": whole}
     return replace(splits, **parts)

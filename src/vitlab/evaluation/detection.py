@@ -26,7 +26,7 @@ from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Bools, Floats, Integers, finite, mean_known
-from vitlab.evaluation.choosing import Split, chosen
+from vitlab.evaluation.choosing import Split, as_held_out, as_trained, chosen
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.intervals import affordable, bootstrapped, redrawn
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
@@ -295,7 +295,9 @@ def measure_boxes(
 # Commands
 
 
-def evaluate_boxes(run: str | Path, data: str, split: Split, compute: Compute) -> EvaluationRecord:
+def evaluate_boxes(
+    run: str | Path, data: str, split: Split, compute: Compute, columns: Columns | None = None
+) -> EvaluationRecord:
     """Measure a run's detector on images with boxes: the figures of `vitlab evaluate --json`.
 
     Args:
@@ -303,13 +305,16 @@ def evaluate_boxes(run: str | Path, data: str, split: Split, compute: Compute) -
         data: as `data.boxes.open_boxes`
         split: as `evaluation.choosing.choose`
         compute: where, and how many processes decode
+        columns: which of the images' keys are their groups, and where the images are
 
     Raises:
         DataError: no such split, no image that can be used, classes that the run does not know.
         WeightsError: as `load_detector`.
     """
     detector, began = load_detector(run), time.monotonic()
-    splits = open_boxes(Data(data=data), detector.about.classes)
+    where = Data(**vars(columns or Columns()) | {"data": data})
+    splits = open_boxes(where, detector.about.classes)
+    splits = as_trained(detector.model, as_held_out(detector.model, splits))
     images = chosen(detector.model, splits, data, split)
     figures, bad = measure_boxes(detector, images.source, compute)
     found = figures | {"data": data} | images.about

@@ -22,7 +22,7 @@ from vitlab.data.sources.source import Source
 from vitlab.data.targets import numbers_of, open_targets
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import finite, mean_known, ratio
-from vitlab.evaluation.choosing import Split, as_held_out, chosen
+from vitlab.evaluation.choosing import Split, as_held_out, as_trained, chosen
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.intervals import interval_of, redrawn
@@ -151,7 +151,8 @@ def evaluate_targets(
     regressor, began = load_regressor(run), time.monotonic()
     where = Data(**vars(columns or Columns()))
     splits, model = open_targets(data, regressor.about.targets, where), regressor.model
-    images = chosen(model, as_held_out(model, splits), data, split)
+    splits = as_trained(model, as_held_out(model, splits))
+    images = chosen(model, splits, data, split)
     figures, bad = measure_targets(regressor, images.source, compute)
     return recorded(model, began, figures | {"data": data} | images.about, images.notes, bad)
 

@@ -130,7 +130,7 @@ class Recipe(Options):
             "head_start": self.start.head_start not in ("zero", "probe" if numbers else ""),
             "dev_share": self.data.dev_share and not self.pretext.annotated,
             "fold": self.data.fold and not self.pretext.annotated,
-            "drop_duplicates": self.data.drop_duplicates,
+            "drop_duplicates": self.data.drop_duplicates and not self.pretext.annotated,
         }
         for name, given in needing.items():
             if given:

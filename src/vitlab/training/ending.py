@@ -38,6 +38,7 @@ from vitlab.models.unlike import Unlike
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
 from vitlab.runs.run_folder import RunFolder
+from vitlab.training.leaks import leak_figures
 from vitlab.training.observer import Observer
 from vitlab.training.resolve import Task
 from vitlab.training.stop import Stop
@@ -351,8 +352,7 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
     notes += (line for each in bad if (line := f"skipped: {each}") not in notes)
     if tested:
         tested["test_images"] = tested["images"]
-        if learnt := (task.leaks or {}).get("learned_from"):
-            tested["learned_from"] = learnt
+        tested |= leak_figures(task.leaks)
     metrics = point | tested | _cost_of(observer, model) | task.folder.places
     metrics |= {"task": task.recipe.pretext.task, "notes": notes}
     metrics |= {"images": len(task.splits.train), "held_out": len(observer.held_out)}

@@ -3,6 +3,7 @@
 The figures of a run mean little if the model has learned from the images it is tested on. The same
 files in both splits are found always, equal bytes if all images can be read within a minute, and
 near-duplicates if all can be decoded and compared within a minute, or if the user asks for them.
+What is learned of the images plays no part: classes, numbers, boxes and masks have the same check.
 """
 
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from vitlab.data.boxes import SCENES
 from vitlab.data.duplicates.finding import SMALL, find
 from vitlab.data.duplicates.signatures import Signatures, signatures
 from vitlab.data.holdout import copies_together, learned, moved, without
@@ -38,14 +40,15 @@ class Leaks:
     """What was found, by the numbers of the images in their splits.
 
     Attributes:
-        kind: `near`, `bytes` or `files`: by what images were compared
+        kind: `near`, `bytes` or `files`: by what images were compared; `alike`: by bytes, since
+            most are near-duplicates
         train: training images that show a test or validation image
         test: the test images among those
         validation: the validation images among those
         exact: how many of the test images have the same bytes, or are the same file
         dropped: whether the training images are left out
         seconds: that the full check would have taken; 0 if it was not left out
-        doubtful: training images whose bytes are there again under another class, in pairs
+        doubtful: training images whose bytes are there again with other labels, in pairs
         seen_test: test images left out, since the models that the run begins with learned from them
         seen_validation: validation images likewise
         learned_from: how many of the test images they learned from, where those are all there are
@@ -87,7 +90,7 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
         seen: by those models
 
     Returns:
-        `Leaks` as a dictionary; None if the user wants no check, or there is none of such labels.
+        `Leaks` as a dictionary; None if the user wants no check, and of digit scenes.
 
     Raises:
         DataError: test images are training files, or all are copies of training images, and are
@@ -96,24 +99,30 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
     learnt = _learned(splits, seen)
     splits = _unseen(splits, learnt)
     drop = recipe.data.drop_duplicates
-    if recipe.pretext.annotated or (host.check_duplicates == "no" and not drop):
+    always = drop or host.check_duplicates == "yes"
+    # no test scene has a digit of a training scene, but some look alike
+    if not always and (host.check_duplicates == "no" or recipe.data.data == SCENES):
         return asdict(learnt) if learnt != Leaks("files") else None
     train, rest = splits.train, [splits.test, splits.validation]
+    # plain pictures with one thing in them look alike, and differ in where it is
+    spares = recipe.pretext.annotated and splits.whole is not None and not drop
     found = _of("files", [_same(_files, train, each) for each in rest])
     _refuse(found, splits, drop)
-    always = drop or host.check_duplicates == "yes"
     decoding, reading, tiny = _estimated([train, *filter(None, rest)])
     workers = (cores() if host.workers is None else host.workers) * (decoding > _FEW)
     needed = decoding / max(workers, 1) + _SEARCH * (len(train) + sum(map(len, filter(None, rest))))
     limit = time_limit(recipe)
     if not tiny and (always or (needed < limit and not recipe.data.dev_share)):
-        found = _compared(splits, workers, move=not drop and not recipe.data.train_images)
+        move = not drop and not recipe.data.train_images
+        found = _compared(splits, workers, move, most=len(train) / 2 if spares else np.inf)
+        if spares and len(found.train) > len(train) / 2:
+            found = _of("alike", [_same(_bytes, train, each) for each in rest])
     elif always or reading < limit:
         found = _of("bytes", [_same(_bytes, train, each) for each in rest])
     _refuse(found, splits, drop)
-    left_out = 0.0 if found.kind == "near" or tiny or recipe.data.dev_share else needed
+    left_out = 0.0 if found.kind in ("near", "alike") or tiny or recipe.data.dev_share else needed
     doubtful = _doubtful(train) if reading < min(_QUICK, limit) else ()
-    dropped = drop or (bool(found.train) and splits.whole is not None)
+    dropped = drop or (bool(found.train) and splits.whole is not None and not spares)
     found = replace(found, dropped=dropped, seconds=left_out, doubtful=doubtful)
     return asdict(found) | {key: getattr(learnt, key) for key in SEEN}
 
@@ -164,6 +173,18 @@ def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:
     return moved(replace(splits, train=train, notes=notes), leaks.moved)
 
 
+def leak_figures(found: dict[str, Any] | None) -> dict[str, int]:
+    """Return how many test images were learned from, before the run or in it, where there are any.
+
+    Args:
+        found: what `find_leaks` returned
+    """
+    leaks = Leaks(**found) if found else Leaks("files")
+    trained_on = 0 if leaks.dropped else len(leaks.test)
+    counts = {"learned_from": leaks.learned_from, "trained_on": trained_on}
+    return {key: count for key, count in counts.items() if count}
+
+
 def _seen_remarks(leaks: Leaks, count: int) -> list[str]:
     """Return lines on test images that were learned from before the run."""
     lines, left = [], count - len(leaks.seen_test)
@@ -187,20 +208,20 @@ def _seen_remarks(leaks: Leaks, count: int) -> list[str]:
 
 def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
     """Return what the user should know, a line each."""
-    kind = {"near": "near-duplicates", "bytes": "exact copies", "files": "the same files"}
+    kind = {"near": "near-duplicates", "files": "the same files"}.get(leaks.kind, "exact copies")
     lines = []
     if leaks.doubtful:
         one, other = (splits.train.name(index) for index in leaks.doubtful[0])
         lines.append(
-            f"{len(leaks.doubtful):,} training images occur again under another class, such as "
-            f"{one} and {other}"
+            f"{len(leaks.doubtful):,} training images occur again {splits.train.labels.again}, "
+            f"such as {one} and {other}"
         )
     named = (("test", splits.test, leaks.test), ("validation", splits.validation, leaks.validation))
     for name, source, indices in named:
         if source is not None and indices:
             lines.append(
                 f"{len(indices):,} of the {len(source):,} {name} images are among the training "
-                f"images, as {kind[leaks.kind]}"
+                f"images, as {kind}"
             )
     if leaks.moved:
         count = sum(map(len, leaks.moved.values()))
@@ -222,6 +243,11 @@ def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
         compared = f" ({len(leaks.damaged):,} damaged images could not be compared)"
         lines.append(
             "no test image is a near-duplicate of a training image" + compared * bool(leaks.damaged)
+        )
+    if leaks.kind == "alike":
+        lines.append(
+            "most images look so alike that near-duplicates mean nothing: only exact copies of "
+            "test images were looked for among the training images"
         )
     if leaks.seconds:
         lines.append(
@@ -282,22 +308,23 @@ def _bytes(source: Source, index: int) -> bytes | None:
 
 
 def _doubtful(train: Source) -> tuple[tuple[int, int], ...]:
-    """The images whose bytes an earlier image of other classes has, each with that one."""
+    """The images whose bytes an earlier image with other labels has, each with that one."""
     first: dict[bytes, int] = {}
     pairs = []
     for index in range(len(train)):
         key = _bytes(train, index)
         if key is None or first.setdefault(key, index) == index:
             continue
-        if train.labels.classes_of(index) != train.labels.classes_of(first[key]):
+        if not train.labels.are_equal(index, first[key]):
             pairs.append((first[key], index))
     return tuple(pairs)
 
 
-def _compared(splits: Splits, workers: int, *, move: bool) -> Leaks:
+def _compared(splits: Splits, workers: int, move: bool, most: float) -> Leaks:
     """Return the near-duplicates of test and validation images, or what `move` leaves of them.
 
-    Of data that comes unsplit, copies of a picture can be put on one side instead.
+    Of data that comes unsplit, copies of a picture can be put on one side instead, unless more
+    training images than `most` are near-duplicates.
     """
     parts = [splits.train, splits.test, splits.validation]
     total = sum(len(each) for each in parts if each is not None)
@@ -313,7 +340,7 @@ def _compared(splits: Splits, workers: int, *, move: bool) -> Leaks:
     pairs = [_pairs(there[0], each) for each in known[1:]]
     damaged = tuple(message for each in there for message in each.damaged)
     found = replace(_of("near", pairs), damaged=damaged)
-    if not found.train or not move or splits.whole is None:
+    if not 0 < len(found.train) <= most or not move or splits.whole is None:
         return found
     copies = find(Signatures(np.concatenate([each.rows for each in there])))
     numbers = list(zip(copies.train.tolist(), copies.test.tolist(), strict=True))

@@ -36,6 +36,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run, finished
 from vitlab.training.from_weights import config_from, made_from, starting_model
+from vitlab.training.leaks import applied, find_leaks, leak_figures
 from vitlab.training.observer import bearable
 from vitlab.training.resume import check_same
 from vitlab.units import percent
@@ -77,13 +78,15 @@ def segment_by(
     began = time.monotonic()
     opened = open_masks(data, how.class_names, how.number, recipe.data, host.workers)
     splits = mask_splits(opened, recipe.data.test_fraction)
-    train, test = masked(splits.train), masked(splits.test)
-    chosen = None if splits.validation is None else masked(splits.validation)
     model = headless(recipe, start)
     check_spec(model.config.images)
-    marks = fingerprint(train.whole), model_fingerprint(model)
+    marks = fingerprint(masked(splits.train).whole), model_fingerprint(model)
     if folder.started:
         return known_run(folder, *marks)
+    leaks = find_leaks(recipe, host, splits, model.seen)
+    splits = applied(splits, leaks)
+    train, test = masked(splits.train), masked(splits.test)
+    chosen = None if splits.validation is None else masked(splits.validation)
     compute = begun(host, splits)
     found = _fitted(model, train, chosen, searched.by, how, compute, recipe.seed)
     known, head = train.known, found.head
@@ -101,7 +104,7 @@ def segment_by(
         "seconds": time.monotonic() - began, "damaged": len(bad), "train_images": len(train),
         "split": "test", "head": _about(found, searched, how), "tried": [*found.tried],
         "notes": [*splits.notes, line, *lost],
-    }  # fmt: skip
+    } | leak_figures(leaks)  # fmt: skip
 
     def report() -> None:
         from vitlab.report.segment_page import write_segmented  # draws, slow to import
@@ -138,11 +141,13 @@ def regress_by(
     """
     began, names = time.monotonic(), recipe.pretext.columns
     splits = standardized(open_targets(data, names, recipe.data))
-    base, train = headless(recipe, start), splits.train
-    marks = fingerprint(splits.whole or train), model_fingerprint(base)
+    base = headless(recipe, start)
+    marks = fingerprint(splits.whole or splits.train), model_fingerprint(base)
     if folder.started:
         return known_run(folder, *marks)
-    compute = begun(host, splits)
+    leaks = find_leaks(recipe, host, splits, base.seen)
+    splits = applied(splits, leaks)
+    train, compute = splits.train, begun(host, splits)
     vectors, choices = choices_of(base, searched.layers, recipe.model.chosen().get("pool", ""))
     learn = features_of(
         base, train, compute, vectors, cache=cache_of(cache), title="training features"
@@ -154,7 +159,7 @@ def regress_by(
     model.provenance |= {
         "data": recipe.data.data, "fingerprint": marks[0],
         "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
-    }  # fmt: skip
+    } | ({"moved": leaks["moved"]} if leaks and leaks["moved"] else {})  # fmt: skip
     assert isinstance(train.labels, TargetLabels)
     scale = train.labels.scale
     regressor = Regressor(model, Targets(names, True), **found.layer(), scale=scale)
@@ -172,7 +177,7 @@ def regress_by(
         "seconds": time.monotonic() - began, "damaged": len(bad), "images": len(train),
         "test_images": tested["images"], "task": "regress", "head": about, "tried": found.tried,
         "notes": [*splits.notes, line, *lost],
-    }  # fmt: skip
+    } | leak_figures(leaks)  # fmt: skip
 
     def report() -> None:
         from vitlab.report.pretext_report import write_pretext_report  # slow to import

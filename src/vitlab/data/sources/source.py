@@ -185,8 +185,9 @@ class Joined:
     @cached_property
     def labels(self) -> Labels:
         """The labels of all images."""
-        first = self.parts[0].labels
-        return type(first)(np.concatenate([part.labels.values for part in self.parts]))
+        every: list[Any] = [part.labels for part in self.parts]
+        joined: Labels = type(every[0]).joined(every)
+        return joined
 
     @cached_property
     def _ends(self) -> Integers:

@@ -1,0 +1,92 @@
+"""EXIF orientation of images with masks: which masks are turned with their images.
+
+A mask has no orientation of its own: its sides tell whether it was drawn on the upright photo or on
+the stored pixels (`data.frames`). Masks of another size stay as they are, and are reported where
+they are used.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.frames import (
+    ImageFrame,
+    Placed,
+    Sides,
+    Verdict,
+    evidence_in,
+    frame_of,
+    frames_of,
+    place,
+    read_frame,
+    verdict,
+)
+from vitlab.data.holdout import origin
+from vitlab.data.settings import AnnotationFrame
+from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.source import Source
+from vitlab.errors import ImageError
+
+
+def placed_masks(
+    parts: Mapping[str, tuple[Source, Sequence[Any]]], title: str, wanted: AnnotationFrame
+) -> dict[str, Placed]:
+    """Return how the masks of each part are turned.
+
+    Args:
+        parts: images, and the mask of each: a path, or numbers
+        title: of the data
+        wanted: the option of that name
+    """
+    frames, sides = dict[str, list[ImageFrame | None]](), dict[str, list[Sides | None]]()
+    verdicts = dict[str, list[Verdict]]()
+    for name, (images, masks) in parts.items():
+        own = frames[name] = _turned_frames(images)
+        said = [frame and _sides_of(masks[number]) for number, frame in enumerate(own)]
+        pairs = zip(own, said, strict=True)
+        verdicts[name] = [_verdict(frame, each, wanted) for frame, each in pairs]
+        sides[name] = said
+    evidence = set().union(*(evidence_in(frames[name], verdicts[name]) for name in parts))
+    found = dict[str, Placed]()
+    for name, (images, _) in parts.items():
+        names = [images.name(number) for number in range(len(images))]
+        found[name] = place(title, names, frames[name], sides[name], verdicts[name], evidence)
+    return found
+
+
+def _verdict(frame: ImageFrame | None, sides: Sides | None, wanted: AnnotationFrame) -> Verdict:
+    """Return in which frame a mask is; one of other sides is reported where it is used."""
+    if frame is None or sides not in (frame.stored, frame.upright):
+        return "upright"
+    return verdict(frame, sides, wanted)
+
+
+def _turned_frames(images: Source) -> list[ImageFrame | None]:
+    """Return the frames of the images that EXIF turns or mirrors; None of others."""
+    whole, numbers = origin(images)
+    if isinstance(whole, LabeledFiles):
+        frames = frames_of(str(whole.root / whole.paths[number]) for number in numbers.tolist())
+    else:
+        frames = [_frame_in_memory(images, number) for number in range(len(images))]
+    return [frame if frame is not None and frame.orientation > 1 else None for frame in frames]
+
+
+def _frame_in_memory(images: Source, index: int) -> ImageFrame | None:
+    """Return the frame of an image that is given as a file; None of pixels, and of damaged ones."""
+    with suppress(ImageError):
+        image = images.image(index)
+        return frame_of(image.data) if isinstance(image, EncodedImage) else None
+    return None
+
+
+def _sides_of(mask: Any) -> Sides | None:
+    """Return width and height of a mask that is not turned itself; None of others."""
+    if not isinstance(mask, str | Path):
+        rows, columns = [*np.shape(mask), 0, 0][:2]
+        return columns, rows
+    frame = read_frame(Path(mask))
+    return None if frame is None or frame.orientation > 1 else frame.stored

@@ -15,7 +15,17 @@ SOURCE = REPOSITORY / "src" / "vitlab"
 # Lowest first. A file imports from its own layer or a lower one.
 LAYERS = (
     ("errors", "units", "values"),
-    ("options", "keywords", "files", "machine", "device", "packages", "precision", "progress"),
+    (
+        "options",
+        "keywords",
+        "files",
+        "documents",
+        "machine",
+        "device",
+        "packages",
+        "precision",
+        "progress",
+    ),
     ("places",),
     ("images", "pages"),
     ("models",),

@@ -21,11 +21,14 @@
 """
 
 import errno
+import re
 import unicodedata
 
 # What a person can mend of what the system refuses: permission, space, and the length of a name.
 MENDABLE = ("EACCES", "EROFS", "ENOSPC", "EDQUOT", "ENAMETOOLONG", "ELOOP")
 UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of pairs, ends of lines
+# What a terminal obeys and does not show: C0, DEL, C1, ends of lines, turns of the direction.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 class UserError(ValueError):
@@ -51,7 +54,8 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        repr(char)[1:-1] if unicodedata.category(char) in UNSEEN else char for char in text
+        repr(char)[1:-1] if unicodedata.category(char) in UNSEEN or CONTROL.match(char) else char
+        for char in text
     )
 
 

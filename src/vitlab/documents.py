@@ -16,7 +16,12 @@ from vitlab.files import read_bytes
 
 LARGEST = 64 * 2**20  # bytes of a file
 DEEPEST = 64  # objects in each other
-DOTTED = re.compile(rb"[\w\"'-]+\s*(\.\s*[\w\"'-]+\s*){64}")  # a key of so many objects
+QUOTED = re.compile(
+    r'"""(?s:.*?)"""|' + r"'''(?s:.*?)'''" + r'|"(?:\\.|[^"\\\n])*"' + r"|'[^'\n]*'"
+)  # texts of TOML
+DOTTED = re.compile(
+    rf"(?<![\w-])[\w-]++(\s*+\.\s*+[\w-]++){{{DEEPEST}}}"
+)  # a key of so many objects
 Fields = dict[str, Any]
 
 
@@ -62,11 +67,11 @@ def parse_json(
 
 def read_toml(file: Path, error: type[UserError], limit: int = LARGEST) -> Fields:
     """Return the tables in a TOML file, as `read_json`."""
-    content = _content(file, error, limit)
-    if any(DOTTED.match(line.lstrip(b" \t[{")) for line in content.splitlines()):
-        raise error(f"{file} is damaged: it is nested too deeply")  # tomllib would take hours
     try:
-        found = tomllib.loads(content.decode("utf-8"))
+        text = _content(file, error, limit).decode("utf-8")
+        if DOTTED.search(QUOTED.sub("x", text)):  # tomllib takes the square of its length
+            raise RecursionError
+        found = tomllib.loads(text)
     except RecursionError:
         raise error(f"{file} is damaged: it is nested too deeply") from None
     except ValueError as reason:

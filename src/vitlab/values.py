@@ -48,6 +48,17 @@ def conform(value: Any, hint: Any) -> Any:
     raise MismatchError
 
 
+def fits(value: Any, hint: Any) -> bool:
+    """Return whether a value is of a type, as `conform` has it; lists are no single values."""
+    if get_origin(hint) is tuple and not isinstance(value, list | tuple):
+        return False
+    try:
+        conform(value, hint)
+    except MismatchError:
+        return False
+    return True
+
+
 def _first_fitting(value: Any, types_: tuple[Any, ...]) -> Any:
     for each in types_:
         try:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, get_type_hints
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -17,7 +17,7 @@ from vitlab.documents import parse_json
 from vitlab.errors import OptionError, WeightsError
 from vitlab.files import check_regular, staged_file
 from vitlab.models.model import Model
-from vitlab.values import MismatchError, conform, described, shown
+from vitlab.values import conform, described, fits, shown
 from vitlab.weights.containers.arrays import Content, Stored, read_safetensors
 from vitlab.weights.identity import checksum, checksums, fingerprint
 from vitlab.weights.load import load
@@ -124,15 +124,12 @@ def _read_facts(file: Path, header: dict[str, Any], kind: type[Facts]) -> Facts:
         raise WeightsError(f"{file} does not describe a head: {shown(wrong[0])} is {state}")
     facts = dict[str, Any]()
     for name, hint in types.items():
-        try:
-            if get_origin(hint) is tuple and not isinstance(own[name], list):
-                raise MismatchError  # which one value alone would be
-            facts[name] = conform(own[name], hint)
-        except MismatchError:
+        if not fits(own[name], hint):
             raise WeightsError(
                 f"{file} does not describe a head: {name} is {shown(own[name])}, not "
                 f"{described(hint)}"
-            ) from None
+            )
+        facts[name] = conform(own[name], hint)
     try:
         return kind(**facts)
     except OptionError as error:

@@ -16,9 +16,10 @@ from vitlab.files import read_bytes
 
 LARGEST = 64 * 2**20  # bytes of a file
 DEEPEST = 64  # objects in each other
-QUOTED = re.compile(
-    r'"""(?s:.*?)"""|' + r"'''(?s:.*?)'''" + r'|"(?:\\.|[^"\\\n])*"' + r"|'[^'\n]*'"
-)  # texts of TOML
+QUOTED = re.compile(  # a text of TOML, also one without an end
+    r'"""(?s:.*?)(?:"""|\Z)' + r"|'''(?s:.*?)(?:'''|\Z)"
+    r'|"(?:\\.|[^"\\\n])*+"?' + r"|'[^'\n]*+'?"
+)
 DOTTED = re.compile(
     rf"(?<![\w-])[\w-]++(\s*+\.\s*+[\w-]++){{{DEEPEST}}}"
 )  # a key of so many objects

@@ -59,6 +59,25 @@ def one_line(text: str) -> str:
     )
 
 
+def escaped(text: str, kept: str = "\n\t") -> str:
+    r"""Return a text of any length whose control characters are escaped, as `\x1b` or `\u009b`.
+
+    What JSON may hold as it is becomes an escape of JSON, so that JSON stays JSON.
+
+    Args:
+        text: of several lines
+        kept: control characters that stay
+    """
+
+    def escape(found: re.Match[str]) -> str:
+        char = found[0]
+        if char in kept:
+            return char
+        return f"\\x{ord(char):02x}" if char < " " else f"\\u{ord(char):04x}"
+
+    return CONTROL.sub(escape, text)
+
+
 class OptionError(UserError):
     """A name, field or value that cannot be."""
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.holdout import in_splits, refuse_groups, without
-from vitlab.data.labels import Classes, Indices, PlacedLabels
+from vitlab.data.labels import Classes, Indices, PlacedLabels, check_class_names
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.folders import LabeledFiles, json_files
 from vitlab.data.sources.lists import check_known_columns
@@ -133,6 +133,7 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
     order = tuple(classes) or annotated_classes(found.values())
     if not order:
         raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
+    check_class_names(order, options.data)
     opened = {name: _opened(files[name], root, found[name], order, notes) for name in found}
     return in_splits(opened, options.test_fraction, notes)
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.decode.pixels import Box
-from vitlab.errors import DataError
+from vitlab.errors import DataError, OptionError
 from vitlab.models.model import Model
+from vitlab.values import check_names
 
 Label = str | tuple[str, ...] | list[str]
 """The label of one image as data spells it: one class, or any number of them."""
@@ -323,6 +324,23 @@ def check_classes(found: Iterable[str], known: Sequence[str], title: str) -> Non
                 f"{title} contains class {doubtful[0]!r}, the name of several of the model's "
                 "outputs: rename them with --labels"
             )
+
+
+def check_class_names(names: Sequence[str], title: str, what: str = "class") -> None:
+    """Refuse names that no model could have, as those of folders are refused.
+
+    Args:
+        names: of classes or columns, in order
+        title: what to call the data
+        what: each of them is
+
+    Raises:
+        DataError: a name is empty, very long, there twice, or has a control character.
+    """
+    try:
+        check_names(names, what)
+    except OptionError as error:
+        raise DataError(f"{title}: {error}") from None
 
 
 def _name(label: str, names: Sequence[str], title: str) -> str:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chosen, origin, refuse_groups
-from vitlab.data.labels import Classes, PixelLabels
+from vitlab.data.labels import Classes, PixelLabels, check_class_names
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
@@ -260,6 +260,7 @@ def open_masks(
                 "every number"
             )
         like = MaskClasses(tuple(classes.values()), tuple(classes), ignored)
+        check_class_names(like.classes, title)
     known_parts = {name: replace(part, known=like) for name, part in parts.items()}
     return Opened(title, {**known_parts}, notes=notes)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.holdout import without
-from vitlab.data.labels import Numbers, TargetLabels
+from vitlab.data.labels import Numbers, TargetLabels, check_class_names
 from vitlab.data.open import open_images
 from vitlab.data.settings import Data
 from vitlab.data.sources.paths import some
@@ -44,6 +44,7 @@ def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:
     """
     if not names:
         raise OptionError("task=regress learns columns of numbers: name them, targets=age,height")
+    check_class_names(names, "targets", "target")
     opened = open_images(data, "numbers", columns=replace(options, label_column=tuple(names)))
     parts, notes, what = dict[str, Source](), [*opened.notes], " or ".join(names)
     for name, source in opened.parts.items():

@@ -13,7 +13,7 @@ from vitlab.recipes.recipe import Decisions, Recipe
 from vitlab.values import fits
 
 FORMAT = 2  # of run.toml
-LARGEST = 16 * 2**20  # bytes of it
+LARGEST = 2 * 2**20  # bytes of it
 
 
 def recipe_in(place: str | Path) -> Recipe | None:

@@ -20,6 +20,7 @@ LAYERS = (
         "keywords",
         "files",
         "hub",
+        "documents",
         "machine",
         "device",
         "packages",

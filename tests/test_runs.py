@@ -66,7 +66,7 @@ def test_decisions_stand_beside_the_recipe(folder: RunFolder) -> None:
 def test_a_damaged_file_is_named(folder: RunFolder) -> None:
     for text in ("[run", "", "[recipe]\nepochs = 3\n", "\xff"):
         (folder.path / "run.toml").write_bytes(text.encode("latin-1"))
-        said = r"run.toml is damaged or from another version[^\n]*$"
+        said = r"run.toml is damaged[^\n]*: choose another --out$"
         with pytest.raises(RunError, match=said):
             _ = RunFolder(folder.path).recipe
 
@@ -209,7 +209,7 @@ def test_an_older_model_that_was_moved_aside_is_put_back(tmp_path: Path) -> None
 
 def test_what_is_known_of_duplicates_is_written_first_and_not_in_the_way(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.keep_duplicates({"test": [1], "dropped": False})
+    folder.keep_duplicates({"kind": "near", "train": [], "test": [1], "dropped": False})
     assert folder.free
     (tmp_path / "duplicates.json").write_text('["mine"]')
     assert not folder.free
@@ -248,4 +248,6 @@ def test_a_damaged_sweep_is_left_out(folder: RunFolder, capsys: pytest.CaptureFi
     for text in ("{", "[]", "{}", "\xff"):
         file.write_bytes(text.encode("latin-1"))
         assert folder.sweep() is None
-        assert f"{file} is damaged and was skipped" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert said.startswith(f"{file} is damaged: ")
+        assert said.endswith("; it was skipped\n")

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from vitlab.console.interrupts import Interrupts
+from vitlab.console.screen import screened
 from vitlab.errors import ODD, OptionError, UserError, as_user_error, locale_line, reads_utf8
 from vitlab.machine.cores import limit_threads
 
@@ -61,7 +62,12 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     limit_threads()
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes
         sys.stdout.reconfigure(errors="backslashreplace")
-    words = list(sys.argv[1:] if argv is None else argv)
+    with screened():
+        _answer(list(sys.argv[1:] if argv is None else argv), interrupts)
+
+
+def _answer(words: list[str], interrupts: Interrupts) -> NoReturn:
+    """Do what the words say, and exit."""
     if words[:1] == ["help"]:  # help COMMAND
         words = [*words[1:], "--help"]
     name = words[0] if words else "--help"

@@ -31,6 +31,8 @@ import unicodedata
 # What a person can mend of what the system refuses: permission, space, and the length of a name.
 MENDABLE = ("EACCES", "EROFS", "ENOSPC", "EDQUOT", "ENAMETOOLONG", "ELOOP")
 UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of pairs, ends of lines
+# What a terminal obeys and does not show: C0, DEL, C1, ends of lines, turns of the direction.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 class UserError(ValueError):
@@ -56,7 +58,8 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        repr(char)[1:-1] if unicodedata.category(char) in UNSEEN else char for char in text
+        repr(char)[1:-1] if unicodedata.category(char) in UNSEEN or CONTROL.match(char) else char
+        for char in text
     )
 
 
@@ -88,6 +91,25 @@ def locale_line() -> str:
     named = next((key for key in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(key)), "LC_ALL")
     locale = f"the locale ({named}={os.environ.get(named, '')})"
     return f"{locale} reads file names as {sys.getfilesystemencoding()}: set PYTHONUTF8=1"
+
+
+def escaped(text: str, kept: str = "\n\t") -> str:
+    r"""Return a text of any length whose control characters are escaped, as `\x1b` or `\u009b`.
+
+    What JSON may hold as it is becomes an escape of JSON, so that JSON stays JSON.
+
+    Args:
+        text: of several lines
+        kept: control characters that stay
+    """
+
+    def escape(found: re.Match[str]) -> str:
+        char = found[0]
+        if char in kept:
+            return char
+        return f"\\x{ord(char):02x}" if char < " " else f"\\u{ord(char):04x}"
+
+    return CONTROL.sub(escape, text)
 
 
 class OptionError(UserError):

@@ -1,11 +1,17 @@
 """Values of options: converted to their type, described and shown in messages."""
 
 import math
+import re
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any, Literal, Union, get_args, get_origin
+
+from vitlab.errors import CONTROL, OptionError
+
+LONGEST = 1000  # characters of a name
+HALF = re.compile("[\ud800-\udfff]")  # of a pair, which stands for no character alone
 
 
 class MismatchError(Exception):
@@ -42,6 +48,17 @@ def conform(value: Any, hint: Any) -> Any:
     raise MismatchError
 
 
+def fits(value: Any, hint: Any) -> bool:
+    """Return whether a value is of a type, as `conform` has it; lists are no single values."""
+    if get_origin(hint) is tuple and not isinstance(value, list | tuple):
+        return False
+    try:
+        conform(value, hint)
+    except MismatchError:
+        return False
+    return True
+
+
 def _first_fitting(value: Any, types_: tuple[Any, ...]) -> Any:
     for each in types_:
         try:
@@ -74,6 +91,32 @@ def described(hint: Any) -> str:
         return f"{ {2: 'two', 3: 'three'}.get(len(parts), len(parts)) } {each}s"
     names = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
     return names.get(hint, "None" if hint is types.NoneType else f"a {hint.__name__}")
+
+
+def check_names(names: Sequence[str], what: str) -> None:
+    """Refuse names that cannot be told apart or shown.
+
+    Args:
+        names: of classes or columns
+        what: each of them is, in one word
+
+    Raises:
+        OptionError: an empty or very long one, one twice, or one with a control character or half
+            of a pair.
+    """
+    before = set[str]()
+    for name in names:
+        if not name.strip() or len(name) > LONGEST:
+            has = f"{len(name):,} characters" if name.strip() else "no characters"
+            raise OptionError(f"the name of a {what} has {has}: give it another name")
+        if CONTROL.search(name) or HALF.search(name):
+            raise OptionError(
+                f"the name of the {what} {name[:80]!r} has a control character: give it another "
+                "name"
+            )
+        if name in before:
+            raise OptionError(f"{what} {name[:80]!r} is named twice: give one another name")
+        before.add(name)
 
 
 def numbers(value: object) -> Iterator[float]:

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.frames import Sides
-from vitlab.data.labels import Classes, Integers, check_name
+from vitlab.data.labels import Classes, Integers, check_class_names
+from vitlab.data.rules import SPLIT_OF
 from vitlab.data.sources.folders import json_files
 from vitlab.data.sources.memory import told
 from vitlab.data.sources.paths import read_text, some
-from vitlab.data.sources.request import SPLIT_OF, split_of
+from vitlab.data.sources.request import split_of
 from vitlab.errors import DataError
 
 LARGEST = 2**30  # bytes of annotations
@@ -282,7 +283,7 @@ def _named(file: Path, listed: Sequence[Any]) -> _Listed:
     found, by_name, twice = _Listed([], {}), dict[str, int](), list[str]()
     for each in listed:
         own, name = _id(each["id"]), unicodedata.normalize("NFC", str(each["name"]))
-        check_name(name, file)
+        check_class_names([name], str(file))
         if name in by_name and own not in found.by_id:
             twice.append(name)
         number = by_name.setdefault(name, len(by_name))

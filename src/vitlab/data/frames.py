@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from PIL.TiffImagePlugin import TiffImageFile
 
 from vitlab.data.decode.formats import format_of
-from vitlab.data.decode.headers import EXIF, jpeg_segments, opened, orientation
+from vitlab.data.decode.headers import opened
+from vitlab.data.decode.metadata import EXIF, jpeg_segments, orientation
 from vitlab.data.labels import Integers
 from vitlab.data.settings import AnnotationFrame
 from vitlab.data.sources.paths import read_image, some

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.decode.pixels import Box
-from vitlab.data.rules import LONGEST_NAME, spell_name
-from vitlab.errors import DataError, ImageError, one_line
+from vitlab.data.rules import spell_name
+from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.models.model import Model
+from vitlab.values import check_names
 
 Label = str | tuple[str, ...] | list[str]
 """The label of one image as data spells it: one class, or any number of them."""
@@ -394,16 +395,21 @@ def _spell_all(names: Sequence[str]) -> Sequence[str]:
     return spelled if len({*spelled}) == len(spelled) else names
 
 
-def check_name(name: str, title: object) -> None:
-    """Refuse the name of a class, or of a column, that a terminal would obey, or that is endless.
+def check_class_names(names: Sequence[str], title: str, what: str = "class") -> None:
+    """Refuse names that no model could have, as those of folders are refused.
+
+    Args:
+        names: of classes or columns, in order
+        title: what to call the data
+        what: each of them is
 
     Raises:
-        DataError: it has control characters, or is too long.
+        DataError: a name is empty, very long, there twice, or has a control character.
     """
-    if len(name) > LONGEST_NAME:
-        raise DataError(f"{title}: a name has {len(name):,} characters, more than {LONGEST_NAME:,}")
-    if one_line(name) != name:
-        raise DataError(f"{title}: the name {name!r} has control characters: rename it")
+    try:
+        check_names(names, what)
+    except OptionError as error:
+        raise DataError(f"{title}: {error}") from None
 
 
 def _name(label: str, names: Sequence[str], title: str) -> str:

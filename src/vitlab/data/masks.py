@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chosen, groups_known, origin, without
-from vitlab.data.labels import Classes, Integers, PixelLabels, check_name
+from vitlab.data.labels import Classes, Integers, PixelLabels, check_class_names
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.mask_frames import placed_masks
 from vitlab.data.open import Opened
@@ -292,9 +292,8 @@ def open_masks(
                 f"beside {ignored}, which is ignored: at least 2 are needed; --ignore none counts "
                 "every number"
             )
-        for name in classes.values():
-            check_name(name, title)
         like = MaskClasses(tuple(classes.values()), tuple(classes), ignored)
+        check_class_names(like.classes, title)
     known_parts = {name: replace(part, known=like) for name, part in parts.items()}
     return Opened(title, {**known_parts}, notes=notes)
 

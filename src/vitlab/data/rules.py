@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.errors import DataError
+from vitlab.values import LONGEST
 
 Label = str | tuple[str, ...]
 """The label of one image: one class, or any number of them."""
@@ -116,7 +117,6 @@ _WHOLE = re.compile(r"[+-]?\d+\.0+")
 _NUMBERS = re.compile(r"\s*\d+(\s+\d+)*\s*")
 _SPLIT = re.compile(r"(?<!\\)\|")
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200e\u200f\u2060\ufeff"))
-LONGEST_NAME = 1000  # characters
 NOT_A_LABEL = "has no label, or one that is neither text nor a whole number"
 
 
@@ -171,7 +171,7 @@ def _name_of(value: Any, where: str) -> str:
     if not isinstance(value, str | int):
         raise DataError(f"{where} {NOT_A_LABEL}")
     name = spell_name(str(value))
-    if len(name) > LONGEST_NAME:
+    if len(name) > LONGEST:
         raise DataError(f"{where} has a label of {len(name):,} characters: {name[:40]!r} …")
     if not name:
         raise DataError(f"{where} has an empty label")

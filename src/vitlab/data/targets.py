@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.holdout import origin, without
-from vitlab.data.labels import Numbers, TargetLabels, check_name
+from vitlab.data.labels import Numbers, TargetLabels, check_class_names
 from vitlab.data.open import open_images
 from vitlab.data.settings import Data
 from vitlab.data.sources.paths import some
-from vitlab.data.sources.request import Given, Splits, title_of
+from vitlab.data.sources.request import Given, Splits
 from vitlab.data.sources.source import Relabeled, Source, Subset
 from vitlab.errors import DataError, OptionError
 
@@ -44,8 +44,7 @@ def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:
     """
     if not names:
         raise OptionError("task=regress learns columns of numbers: name them, targets=age,height")
-    for name in names:
-        check_name(name, title_of(data))
+    check_class_names(names, "targets", "target")
     opened = open_images(data, "numbers", columns=replace(options, label_column=tuple(names)))
     parts, notes, what = dict[str, Source](), [*opened.notes], " or ".join(names)
     for name, source in opened.parts.items():

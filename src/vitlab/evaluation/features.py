@@ -331,7 +331,9 @@ def _present(file: Path, found: ImageFeatures | None) -> ImageFeatures:
 
 def read_features(file: Path) -> ImageFeatures | None:
     """Return stored features, memory-mapped; None if there are none, or they are damaged."""
-    if (found := read_arrays(file)) is None:
+    if (found := read_arrays(file, tuple[str, ...], ("features", "indices"))) is None:
         return None
     arrays, bad = found
+    if arrays["indices"].shape != arrays["features"].shape[:1]:
+        return None
     return ImageFeatures(arrays["features"], arrays["indices"], bad, cached=True)

@@ -22,10 +22,15 @@ from vitlab.models.model import Model
 from vitlab.progress import say
 from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.runs.run_folder import RunFolder
+from vitlab.values import fits
 from vitlab.weights.load import load
 from vitlab.weights.sharded import CONFIG
 
 LARGEST = 64_000_000  # bytes of predictions that a run keeps
+# Of each array: its axes, n images and c classes, and NumPy's letter of its type.
+KEPT = dict.fromkeys(("indices", "keys", "truth", "guess", "rank"), ("n", "i"))
+KEPT |= dict.fromkeys(("confidence", "own", "square"), ("n", "f"))
+KEPT |= {"table": ("nc", "u"), "probabilities": ("nc", "f"), "thresholds": ("c", "f")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,16 +129,34 @@ def keep(folder: RunFolder, model: Model, source: Source, predictions: Probabili
 
 def kept(folder: RunFolder) -> Examined | None:
     """Return what is kept of the run's model as it is now and of the run's data, if anything is."""
-    found = read_arrays(folder.predictions)
+    found = read_arrays(folder.predictions, dict)
     if found is None:
         return None
     arrays, about = found
     marks = _marks(folder)
     same = about.get("data") == marks["data"] and marks["model"] in ("", about.get("model"))
+    classes = about.get("classes")
+    if not same or not fits(classes, tuple[str, ...]):
+        return None
     try:
-        return Examined.from_arrays(arrays, tuple(about["classes"])) if same else None
+        examined = Examined.from_arrays(arrays, tuple(classes))
     except KeyError:
         return None
+    return examined if _go_together(examined) else None
+
+
+def _go_together(examined: Examined) -> bool:
+    """Whether each array has its shape and kind of numbers, and all classes exist."""
+    sizes = {"n": len(examined.indices), "c": len(examined.classes)}
+    for name, each in examined.arrays.items():
+        axes, kind = KEPT[name]
+        if each.shape != tuple(sizes[axis] for axis in axes) or each.dtype.kind != kind:
+            return False
+        if name in ("truth", "guess", "rank") and not ((each >= 0) & (each < sizes["c"])).all():
+            return False
+        if kind == "f" and not np.isfinite(each).all():
+            return False
+    return True
 
 
 def examine(

@@ -35,6 +35,7 @@ from vitlab.data.holdout import identities
 from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.source import Joined, Source, Wrapped
 from vitlab.distributed.world import World
+from vitlab.documents import read_json
 from vitlab.errors import DataError, DiskError, ImageError, OptionError
 from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.compute import Compute, FastForm
@@ -44,6 +45,7 @@ from vitlab.files import Lock, explained, is_draft, sha256, staged_file, tidy, w
 from vitlab.models.model import Model
 from vitlab.places import JOB, check_parts
 from vitlab.progress import Meter, named_if_slow, say
+from vitlab.values import fits
 
 RECEIPTS, LOCK = "_parts", "_lock"
 ROWS = 2048  # most images of a row group, or of a part of features in memory
@@ -179,6 +181,9 @@ class Receipt:
     bad: list[str]
 
 
+RECEIPT: dict[str, Any] = {"bytes": int, "sha256": str, "images": int, "bad": tuple[str, ...]}
+
+
 @dataclass(frozen=True, eq=False)
 class ShardFolder:
     """The folder of a job.
@@ -227,9 +232,9 @@ class ShardFolder:
         if not job.exists():
             write_text(job, text + "\n")
         try:
-            there = json.loads(job.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DiskError(f"cannot read {job} ({error}): choose another --out") from None
+            there = read_json(job, DiskError)
+        except DiskError as error:
+            raise DiskError(f"{error}: choose another --out") from None
         if there != (own := json.loads(text)):
             raise DataError(
                 f"{self.path} has the parts of another job ({differing(there, own)}): {self.advice}"
@@ -249,8 +254,10 @@ class ShardFolder:
     def receipt(self, shard: Shard) -> Receipt | None:
         """Return what a part holds; None if it is not complete."""
         try:
-            return Receipt(**json.loads(self._receipt(shard).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            found = read_json(self._receipt(shard), DiskError)
+            whole = all(fits(found.get(name), kind) for name, kind in RECEIPT.items())
+            return Receipt(**found) if whole else None
+        except (DiskError, TypeError):
             return None
 
     @property

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from vitlab.documents import read_json
 from vitlab.errors import OptionError, RunError
 from vitlab.files import (
     CAMPAIGN_FILE,
@@ -25,6 +26,9 @@ from vitlab.recipes.recipe import Recipe
 
 MOST = 9_999  # runs of a campaign
 Tables = dict[str, Any]
+TYPES: dict[str, Any] = {  # of what a record holds
+    "campaign": str, "settings": dict, "recipe": dict, "command": str, "result": dict | None,
+}  # fmt: skip
 
 
 class CampaignFolder:
@@ -59,11 +63,12 @@ class CampaignFolder:
             RunError: the file is missing or damaged.
         """
         try:
-            record: Tables = json.loads(self._file.read_text(encoding="utf-8"))
-            if not isinstance(record, dict) or not isinstance(record["settings"], dict):
-                raise ValueError("not a campaign")
-        except (OSError, ValueError, KeyError) as error:
-            raise self._damaged(error) from error
+            record: Tables = read_json(self._file, RunError)
+        except RunError as error:
+            raise RunError(f"{error}: choose another --out") from error
+        for key, kind in TYPES.items():
+            if not isinstance(record.get(key), kind):
+                raise self._damaged(ValueError(f"no {key} of a campaign"))
         return record
 
     @property

@@ -20,6 +20,7 @@ import torch
 
 from vitlab.data.learning import OpenedData
 from vitlab.distributed.launch import joined, read_environment
+from vitlab.documents import read_json
 from vitlab.errors import DivergedError, OptionError, RunError, UserError
 from vitlab.evaluation.metrics import main_of
 from vitlab.evaluation.on_ray import check_on, cluster, room
@@ -210,10 +211,9 @@ class CellTrainer:
 def kept_row(folder: Path) -> Row | None:
     """Return the row of a run that is finished and examined; None for any other."""
     try:
-        found = json.loads((folder / ROW_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(folder / ROW_FILE, RunError)
+    except RunError:
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _pace(lines: Sequence[tuple[float, dict[str, Any]]]) -> dict[str, float]:

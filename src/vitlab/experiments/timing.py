@@ -4,7 +4,6 @@ A timed run is one of a few steps in a folder that vanishes. How the cells share
 simulated, so that a plan says when the last of them ends.
 """
 
-import json
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from tempfile import mkdtemp
 from typing import Any, Self
 
 from vitlab.distributed.launch import read_environment
+from vitlab.documents import read_json
 from vitlab.errors import OptionError, RunError
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import (
@@ -119,8 +119,8 @@ class Plan:
         if not file.is_file():
             return None
         try:
-            return cls.of(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            return cls.of(read_json(file, RunError))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RunError(f"{file} is damaged ({error}): choose another --out") from error
 
     def seconds(self, cells: Sequence[Cell], jobs: int, done: Collection[str] = ()) -> float:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitlab.errors import DiskError, OptionError
+from vitlab.documents import read_json
+from vitlab.errors import DiskError, OptionError, UserError
 from vitlab.files import write_text
 from vitlab.graphs.agreement import opened
 from vitlab.graphs.complete import Bare, traceable
@@ -22,6 +23,7 @@ from vitlab.models.fast.accelerate import accelerate, pass_seconds
 from vitlab.models.fast.engines import patterns
 from vitlab.models.model import Model
 from vitlab.precision import Engine
+from vitlab.values import fits
 from vitlab.weights.identity import fingerprint
 
 RECORD = "int8.json"  # beside the weights
@@ -81,11 +83,12 @@ def int8_form(model: Model, engine: Engine = "auto") -> Model:
 def _scales(model: Model) -> Scales:
     """Return what `keep_scales` has kept of these weights."""
     folder = _folder(model)
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        kept = json.loads((folder / RECORD).read_text("utf-8")) if folder else {}
+    with suppress(UserError, KeyError):
+        kept = read_json(folder / RECORD, UserError) if folder else {}
         if kept["fingerprint"] == fingerprint(model):
             scales: Scales = kept["scales"]
-            return scales
+            if fits(scales, tuple[tuple[float, int] | None, ...]):
+                return scales
     source = shlex.quote(model.source or "WEIGHTS")
     raise OptionError(
         f"precision=int8 needs {RECORD} beside the weights: vitlab export {source} --to onnx "

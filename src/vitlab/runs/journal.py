@@ -2,14 +2,28 @@
 
 import json
 import math
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vitlab.documents import parse_json
 from vitlab.errors import RunError
 from vitlab.files import explained, staged_file, sync
 from vitlab.units import counted
 
-NUMBERS = ("step", "epoch", "loss", "accuracy", "lr")
+CURVES = ("train", "test", "validation", "held-out")  # kinds of lines that are of a step
+TEXTS = {
+    "kind", "model", "run", "report", "task", "device", "split", "data", "precision", "engine",
+    "pool", "how", "true", "predicted", "class", "target", "by",
+}  # fmt: skip
+COUNTS = {  # numbers beside the metrics
+    "step", "epoch", "loss", "lr", "params", "macs", "images", "seconds", "images_per_second",
+    "peak_memory", "damaged", "skipped_steps", "rollbacks", "held_out", "test_images", "majority",
+    "train_images", "temperature", "learned_from", "trained_on", "accuracy_without", "objects",
+    "feature_rank", "dead_features", "target_error", "layer", "l2", "folds", "width", "pixels",
+}  # fmt: skip
+LARGEST = 2**63  # of a number
 NEEDED = {  # keys without which a line is damaged
     "train": ("step", "epoch", "loss"),
     "test": ("step", "epoch", "loss"),
@@ -126,12 +140,87 @@ def _whole(content: bytes) -> bytes:
 def _parsed(text: bytes) -> dict[str, Any] | None:
     """Return a line; None if it is damaged."""
     try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
+        line = parse_json(text, "a line", RunError)
+    except RunError:
         return None
-    if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+    if not isinstance(line.get("kind"), str):
         return None
-    numbers = [line[key] for key in NUMBERS if key in line]
-    if not all(each is None or isinstance(each, int | float) for each in numbers):
+    if not all(_is_possible(key, value, line["kind"]) for key, value in line.items()):
         return None
     return line if all(key in line for key in NEEDED.get(line["kind"], ())) else None
+
+
+def _is_possible(key: str, value: Any, kind: str = "") -> bool:
+    """Return whether a value may stand under a key: text, a number, or what is made of these."""
+    if key in PARTS:
+        return PARTS[key](value)
+    if key in TEXTS:
+        return isinstance(value, str)
+    if kind in CURVES and key in ("step", "epoch"):
+        return _is_number(value) and value >= 0
+    if kind in CURVES or key in COUNTS or key in _metrics():
+        return value is None or isinstance(value, bool) or _is_number(value)
+    return True
+
+
+@cache
+def _metrics() -> frozenset[str]:
+    from vitlab.evaluation.metrics import METRICS  # slow to import
+
+    return frozenset(METRICS)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not (isinstance(value, int) and abs(value) > LARGEST)
+
+
+def _are_rows(value: Any) -> bool:
+    """Whether it is a table: objects with the same keys."""
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        return False
+    alike = all(each.keys() == value[0].keys() for each in value)
+    return alike and all(_is_possible(key, own) for each in value for key, own in each.items())
+
+
+def _are_classes(value: Any) -> bool:
+    """Whether it is the table of a task's classes, or the names of classes."""
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return True
+    return _are_rows(value) and any(set(value[0]) >= own for own in CLASSES)
+
+
+def _are_intervals(value: Any) -> bool:
+    ends = value.values() if isinstance(value, dict) else [None]
+    return all(
+        isinstance(own, list) and len(own) == 2 and all(map(_is_number, own)) for own in ends
+    )
+
+
+def _is_object(value: Any) -> bool:
+    """Whether it is text, or an object whose parts are possible."""
+    if not isinstance(value, dict):
+        return isinstance(value, str)
+    return all(_is_possible(key, own) for key, own in value.items())
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+CLASSES = (  # columns of the table of a task's classes, by task
+    {"class", "precision", "recall", "f1", "images"},
+    {"class", "iou", "boundary_iou", "pixels", "images"},
+    {"class", "ap50", "ap", "objects"},
+)
+PARTS: dict[str, Callable[[Any], bool]] = {
+    "classes": _are_classes,
+    "targets": _are_rows,
+    "tried": lambda value: _is_number(value) or _are_rows(value),
+    "confused": _are_rows,
+    "intervals": _are_intervals,
+    "notes": _are_texts,
+    "head": _is_object,
+    "head_start": lambda value: isinstance(value, dict) and _is_object(value),
+    "calibration": lambda value: isinstance(value, dict) and _is_object(value),
+}
+"""What is made of texts and numbers, by its key."""

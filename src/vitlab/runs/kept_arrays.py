@@ -2,12 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vitlab.values import fits
 
 FORMAT = "1"
 Arrays = dict[str, NDArray[Any]]
@@ -22,8 +24,14 @@ def write_arrays(file: Path, arrays: Mapping[str, NDArray[Any]], about: Any) -> 
     save_file(whole, file, {"format": FORMAT, "about": text, "sha256": _checksum(whole, text)})
 
 
-def read_arrays(file: Path) -> tuple[Arrays, Any] | None:
-    """Return memory-mapped arrays and what is said about them; None if missing or damaged."""
+def read_arrays(file: Path, kind: Any, names: Collection[str] = ()) -> tuple[Arrays, Any] | None:
+    """Return memory-mapped arrays and what is said about them; None if missing or damaged.
+
+    Args:
+        file: that `write_arrays` wrote
+        kind: the type of what is said about them
+        names: of arrays that must be there
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -34,8 +42,9 @@ def read_arrays(file: Path) -> tuple[Arrays, Any] | None:
             arrays = {name: stored.get_tensor(name).numpy() for name in stored.keys()}  # noqa: SIM118
         if header["format"] != FORMAT or header["sha256"] != _checksum(arrays, header["about"]):
             return None
-        return arrays, json.loads(header["about"])
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+        about = json.loads(header["about"])
+        return (arrays, about) if fits(about, kind) and arrays.keys() >= {*names} else None
+    except (RecursionError, OSError, SafetensorError, KeyError, ValueError, TypeError):
         return None
 
 

@@ -14,12 +14,11 @@
     sweep/          the runs that chose the learning rate (experiments/campaign_folder.py)
     .lock           held by the process that trains
 
-`run.toml` states its format, which `check_format` (runs/recipe_file.py) reads.
+`run.toml` states its format, which `read_tables` (runs/recipe_file.py) checks.
 """
 
 import json
 import shutil
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -29,6 +28,7 @@ from typing import Any
 
 import tomli_w
 
+from vitlab.documents import read_json
 from vitlab.errors import OptionError, RunError, one_line
 from vitlab.files import (
     CAMPAIGN_FILE,
@@ -47,10 +47,23 @@ from vitlab.files import (
 )
 from vitlab.recipes.recipe import Decisions, Host, Recipe
 from vitlab.runs.journal import Journal
-from vitlab.runs.recipe_file import FORMAT, check_format
+from vitlab.runs.recipe_file import FORMAT, read_tables
 from vitlab.runs.versions import versions
+from vitlab.values import fits
 
 DUPLICATES = "duplicates.json"
+Numbers = tuple[int, ...]
+LEAKS: dict[str, Any] = {  # the types of what it holds (training/leaks.py)
+    "kind": str, "train": Numbers, "test": Numbers, "validation": Numbers, "exact": int,
+    "dropped": bool, "seconds": float, "doubtful": tuple[tuple[int, int], ...],
+    "seen_test": Numbers, "seen_validation": Numbers, "learned_from": int,
+    "seen_without_labels": int, "damaged": tuple[str, ...],
+}  # fmt: skip
+NEEDED = {"kind", "train", "test", "dropped"}  # in every version
+TABLE: dict[str, Any] = {  # the types of a table of a report
+    "title": str, "head": tuple[str, ...], "rows": tuple[tuple[str, ...], ...],
+    "marked": int | None, "note": str, "texts": int,
+}  # fmt: skip
 
 
 class RunFolder:
@@ -173,12 +186,7 @@ class RunFolder:
             RunError: the file is missing or damaged.
         """
         if self._tables is None:
-            try:
-                found = tomllib.loads(self._file.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise self._damaged(error) from error
-            check_format(found, self._file)
-            self._tables = found
+            self._tables = read_tables(self._file, "choose another --out")
         return self._tables
 
     @property
@@ -272,10 +280,10 @@ class RunFolder:
         file = self._duplicates
         if not file.is_file():
             return None
-        try:
-            return json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunError(f"{file} is damaged ({error}): choose another --out") from error
+        found = read_json(file, RunError)
+        if not are_duplicates(found):
+            raise RunError(f"{file} is damaged: choose another --out")
+        return found
 
     def keep_duplicates(self, found: dict[str, Any] | None) -> None:
         """Keep what was found, so that a resumed run learns from the same images.
@@ -337,12 +345,17 @@ class RunFolder:
         if not file.is_file():
             return None
         try:
-            return json.loads(file.read_text(encoding="utf-8"))["result"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            from vitlab.progress import say  # slow to import
+            record = read_json(file, RunError)
+            result = record.get("result")
+            if "result" in record and (result is None or is_sweep(result)):
+                return result
+            error = f"{file} is damaged: it has no result of a sweep"
+        except RunError as reason:
+            error = str(reason)
+        from vitlab.progress import say  # slow to import
 
-            say(f"{file} is damaged and was skipped: {error}")
-            return None
+        say(f"{error}; it was skipped")
+        return None
 
     @property
     def places(self) -> dict[str, str]:
@@ -397,3 +410,25 @@ class RunFolder:
         return RunError(
             f"{self._file} is damaged or from another version ({error}): choose another --out"
         )
+
+
+def are_duplicates(found: dict[str, Any]) -> bool:
+    """Return whether an object is what a run keeps of test images among the training images."""
+    moved = found.get("moved", {})
+    sides = moved.values() if isinstance(moved, dict) else [None]
+    known = {name: each for name, each in found.items() if name != "moved"}
+    if not NEEDED <= known.keys() <= LEAKS.keys() or not all(fits(each, Numbers) for each in sides):
+        return False
+    if not all(fits(each, LEAKS[name]) for name, each in known.items()):
+        return False
+    numbered = [known[name] for name in known if LEAKS[name] == Numbers]
+    return all(0 <= number < 2**40 for own in (*numbered, *sides) for number in own)
+
+
+def is_sweep(result: object) -> bool:
+    """Return whether a value is the result of a sweep, with its table."""
+    table = result.get("table") if isinstance(result, dict) else None
+    if not isinstance(table, dict) or not {"title", "head", "rows"} <= table.keys():
+        return False
+    known = all(name in TABLE and fits(each, TABLE[name]) for name, each in table.items())
+    return known and all(len(row) == len(table["head"]) for row in table["rows"])

@@ -24,10 +24,12 @@ from torch import Tensor
 from vitlab import files
 from vitlab.distributed.parallel import is_sharded
 from vitlab.distributed.world import World
+from vitlab.documents import read_json
 from vitlab.errors import RunError
 from vitlab.files import explained, sha256, staged_folder, sync
 from vitlab.optim.sliced import is_sliced, local
 from vitlab.training.state import Checkpoint, RunState
+from vitlab.values import fits
 
 TENSORS, STATE, MANIFEST = "state.safetensors", "state.json", "manifest.json"
 JOURNAL = "metrics.jsonl"  # a copy of the run's, as it was then
@@ -94,10 +96,23 @@ def is_good(place: Path, until: int) -> bool:
     if place > place_of(place.parent, until):
         return False
     try:
-        state = json.loads((place / STATE).read_text(encoding="utf-8"))
+        state = read_state(place)
         return bool(state.get("sound", state["step"]) >= state["step"] - 1)
     except DAMAGE:
         return False
+
+
+def read_state(place: Path) -> dict[str, Any]:
+    """Return what a checkpoint holds besides tensors: an object with the number of its step.
+
+    Raises:
+        RunError: it is damaged, or something else.
+    """
+    state = read_json(place / STATE, RunError)
+    numbers = [state.get("step"), state.get("sound", 0)]
+    if not all(type(each) is int and -1 <= each < 2**53 for each in numbers):
+        raise RunError(f"{place / STATE} is damaged: it has no step")
+    return state
 
 
 def prune(folder: Path, state: dict[str, Any]) -> None:
@@ -148,13 +163,15 @@ def read(place: Path) -> Checkpoint:
     Raises:
         One of `DAMAGE`: something is missing, or is not what the manifest says.
     """
-    listed = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["files"]
+    listed = read_json(place / MANIFEST, RunError)["files"]
+    if not isinstance(listed, dict):
+        raise ValueError(f"{MANIFEST} lists no files")
     for name, expected in listed.items():
         if Path(name).name != name:
             raise ValueError(f"{name!r} is not a file name")
         if entry(place / name) != expected:
             raise ValueError(f"{name} does not match its checksum")
-    state = json.loads((place / STATE).read_text(encoding="utf-8"))
+    state = read_state(place)
     if SHARDS in listed:
         tensors = _join(place, listed)
     else:
@@ -165,7 +182,10 @@ def read(place: Path) -> Checkpoint:
 
 def _join(place: Path, listed: dict[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of a sharded checkpoint, whose slices are along the first dimension."""
-    layout = json.loads((place / SHARDS).read_text(encoding="utf-8"))
+    layout = read_json(place / SHARDS, RunError)
+    types = {"files": tuple[str, ...], "whole": tuple[str, ...], "sliced": dict}
+    if not all(fits(layout[name], kind) for name, kind in types.items()):
+        raise ValueError(f"{SHARDS} does not list shards")
     if not set(layout["files"]) <= set(listed):
         raise ValueError("its manifest does not list all shards")
     with ExitStack() as stack:

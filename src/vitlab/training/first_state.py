@@ -233,7 +233,12 @@ def _features(
 def _ridge_start(task: Task, world: World, device: torch.device) -> Task:
     """Return the task with a ridge regression; a run that goes on has it in its folder."""
     assert task.base is not None
-    kept = read_arrays(task.folder.head_start) if world.first and task.started else None
+    kept = None
+    if world.first and task.started:
+        kept = read_arrays(task.folder.head_start, str, ("weight", "bias"))
+        shapes = {name: each.shape for name, each in kept[0].items()} if kept else {}
+        if kept and shapes["weight"] != (*shapes["bias"], task.config.features):
+            kept = None
     if not world.broadcast(kept is not None):
         model = made_from(task.base, task.config, task.recipe.start)
         features = _features(task, model, world, device)

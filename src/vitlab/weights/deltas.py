@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitlab.documents import parse_json
 from vitlab.errors import WeightsError
 from vitlab.files import staged_file
 from vitlab.models.config import ModelConfig
@@ -189,7 +190,7 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
         if set(source.metadata) != {VERSION}:
             found = ", ".join(map(repr, sorted(source.metadata)))
             raise WeightsError(f"its header has the entries {found}, not {VERSION}")
-        whole = json.loads(source.metadata[VERSION])
+        whole = parse_json(source.metadata[VERSION], "its header", WeightsError, HEADER)
         content = whole["content"]
         if whole != {"content": content, "sha256": checksum(content)}:
             raise WeightsError("its header does not match its checksum")

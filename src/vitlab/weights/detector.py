@@ -19,8 +19,15 @@ from vitlab.errors import OptionError
 from vitlab.files import DETECT
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.model import Model
-from vitlab.weights.beside import load_beside, save_beside
-from vitlab.weights.queries import check_queries, leaving, reset_queries, three_layers
+from vitlab.values import check_names
+from vitlab.weights.beside import HeadFile, load_beside, save_beside
+from vitlab.weights.queries import (
+    check_queries,
+    check_query_counts,
+    leaving,
+    reset_queries,
+    three_layers,
+)
 
 FIRST = 0.25  # sides of the first boxes, in shares of the image's
 
@@ -33,11 +40,19 @@ class BoxClasses:
         classes: names, in the order of the scores
         queries: objects in an image, at most
         blocks: the last ones, which queries pass
+
+    Raises:
+        OptionError: names that cannot be, or no queries or blocks.
     """
 
     classes: tuple[str, ...]
     queries: int
     blocks: int
+
+    def __post_init__(self) -> None:
+        """Check the names and counts."""
+        check_names(self.classes, "class")
+        check_query_counts(self.queries, self.blocks)
 
 
 class BoxHead(nn.Module):
@@ -147,11 +162,22 @@ def load_detector(run: str | Path) -> Detector:
     Raises:
         WeightsError: none is there, or it is damaged or of another model.
     """
-    command = "vitlab train DATA --task detect"
-    model, about, tensors = load_beside(run, DETECT, BoxClasses, command)
+    model, about, tensors = load_beside(run, BOXES)
     head = BoxHead(model.config, about)
     head.load_state_dict(tensors)
     return Detector(model, head)
+
+
+def _expected(model: Model, about: BoxClasses) -> dict[str, Tensor]:
+    """Return the tensors of a head, without memory."""
+    if not about.classes:
+        raise OptionError("it has no classes")
+    check_boxes(model.config, about)
+    with torch.device("meta"):
+        return BoxHead(model.config, about).state_dict()
+
+
+BOXES = HeadFile(DETECT, BoxClasses, _expected, "vitlab train DATA --task detect")
 
 
 def corners(boxes: Tensor) -> Tensor:

@@ -15,6 +15,9 @@ from vitlab.models.layers import reset_xavier
 from vitlab.models.model import Model
 from vitlab.models.positions.positions import check_extra
 from vitlab.models.vit import VisionTransformer
+from vitlab.values import shown
+
+MOST = 100_000  # queries
 
 
 def leaving(
@@ -60,6 +63,18 @@ def reset_queries(
     reset_xavier([(each, 1) for each in layers], generator)
 
 
+def check_query_counts(queries: int, blocks: int) -> None:
+    """Refuse counts that no head has.
+
+    Raises:
+        OptionError: none or very many queries, or no blocks.
+    """
+    if not 1 <= queries <= MOST:
+        raise OptionError(f"queries={shown(queries)}, but a head has 1 to {MOST:,}")
+    if blocks < 1:
+        raise OptionError(f"queries pass {shown(blocks)} blocks, but at least 1 is needed")
+
+
 def check_queries(config: ModelConfig, queries: int, blocks: int, what: str) -> None:
     """Refuse a model whose blocks queries cannot pass.
 
@@ -70,7 +85,7 @@ def check_queries(config: ModelConfig, queries: int, blocks: int, what: str) -> 
         raise OptionError(f"{what} needs a Vision Transformer, such as ViT-S/16, not {config.name}")
     if blocks > config.depth:
         raise OptionError(
-            f"query_blocks={blocks}, but {config.name} has {config.depth}: choose fewer"
+            f"query_blocks={shown(blocks)}, but {config.name} has {config.depth}: choose fewer"
         )
     with torch.device("meta"):
         positions = VisionTransformer(config).positions[0]

@@ -14,9 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitlab.errors import OptionError, WeightsError
 from vitlab.files import REGRESS
 from vitlab.models.model import Model
-from vitlab.weights.beside import load_beside, save_beside
+from vitlab.values import check_names
+from vitlab.weights.beside import HeadFile, load_beside, save_beside
 
 TINY, MOST = 1e-6, 80.0  # the least variance of a standardized target, and the largest's logarithm
 Doubles = NDArray[np.float64]
@@ -24,10 +26,18 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Targets:
-    """What a regressor answers: the names of its targets, and whether with a spread."""
+    """What a regressor answers: the names of its targets, and whether with a spread.
+
+    Raises:
+        OptionError: names that cannot be.
+    """
 
     targets: tuple[str, ...]
     spread: bool
+
+    def __post_init__(self) -> None:
+        """Check the names."""
+        check_names(self.targets, "target")
 
 
 class Estimates(NamedTuple):
@@ -110,6 +120,25 @@ def load_regressor(run: str | Path) -> Regressor:
     Raises:
         WeightsError: none is there, or it is damaged or of another model.
     """
-    command = "vitlab train TABLE --task regress"
-    model, about, tensors = load_beside(run, REGRESS, Targets, command)
+    model, about, tensors = load_beside(run, NUMBERS)
+    if not (tensors["scale"][1] > 0).all():
+        raise WeightsError(
+            f"{Path(run) / REGRESS}: tensor scale has deviations that are not above 0"
+        )
     return Regressor(model, about, **{name: each.numpy() for name, each in tensors.items()})
+
+
+def _expected(model: Model, about: Targets) -> dict[str, Tensor]:
+    """Return the tensors of a regressor, without memory."""
+    if not about.targets:
+        raise OptionError("it has no targets")
+    count, config = len(about.targets), model.config
+    outputs, features = count * (1 + about.spread), config.features * config.answers
+    shapes = {"weight": (outputs, features), "bias": (outputs,), "scale": (2, count)}
+    return {
+        name: torch.empty(shape, dtype=torch.float64, device="meta")
+        for name, shape in shapes.items()
+    }
+
+
+NUMBERS = HeadFile(REGRESS, Targets, _expected, "vitlab train TABLE --task regress")

@@ -16,16 +16,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.data.masks import MaskClasses
-from vitlab.errors import DataError, WeightsError
+from vitlab.data.masks import LARGEST, MaskClasses
+from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.files import SEGMENT
 from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.model import Model
-from vitlab.weights.beside import load_beside, read_beside, save_beside
-from vitlab.weights.queries import leaving, reset_queries, three_layers
+from vitlab.values import check_names
+from vitlab.weights.beside import HeadFile, load_beside, save_beside
+from vitlab.weights.queries import (
+    check_queries,
+    check_query_counts,
+    leaving,
+    reset_queries,
+    three_layers,
+)
 
-COMMAND = "vitlab probe DATA --task segment"
+WIDEST = 32  # times the side of the input, of a resized image
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,32 @@ class DenseClasses(MaskClasses):
         scale: the shorter side of a resized image, in sides of the input; windows slide over it
         queries: learned ones; 0 for a linear layer
         blocks: the last ones, which queries pass
+
+    Raises:
+        OptionError: names, numbers or counts that cannot be.
     """
 
     layers: tuple[int, ...] = ()
     scale: float = 1.0
     queries: int = 0
     blocks: int = 0
+
+    def __post_init__(self) -> None:
+        """Check names, numbers and counts."""
+        check_names(self.classes, "class")
+        if len(self.values) != len(self.classes):
+            raise OptionError(f"{len(self.values)} numbers for {len(self.classes)} classes")
+        numbers = [*self.values, *([] if self.ignored is None else [self.ignored])]
+        if len(set(numbers)) < len(numbers) or not all(0 <= each < LARGEST for each in numbers):
+            raise OptionError(
+                f"the numbers of classes in masks must be different, from 0 to {LARGEST - 1:,}"
+            )
+        if not 0 < self.scale <= WIDEST:
+            raise OptionError(f"scale={self.scale:g}, but it must be above 0, at most {WIDEST}")
+        if self.queries:
+            check_query_counts(self.queries, self.blocks)
+        elif not self.layers or self.blocks:
+            raise OptionError("a linear layer needs the layers of its patches, and no blocks")
 
 
 class PatchLayer(nn.Module):
@@ -183,12 +210,32 @@ def load_segmenter(run: str | Path) -> Segmenter:
     Raises:
         WeightsError: none is there, or it is damaged or of another model.
     """
-    model, known, tensors = load_beside(run, SEGMENT, DenseClasses, COMMAND)
+    model, known, tensors = load_beside(run, MASKS)
     if not known.queries:
         return Segmenter(model, PatchLayer(known, **tensors))
     head = MaskHead(model.config, known)
     head.load_state_dict(tensors)
     return Segmenter(model, head)
+
+
+def _expected(model: Model, about: DenseClasses) -> dict[str, Tensor]:
+    """Return the tensors of a head, without memory."""
+    if not about.classes:
+        raise OptionError("it has no classes")
+    config, count = model.config, len(about.classes)
+    with torch.device("meta"):
+        if about.queries:
+            check_queries(config, about.queries, about.blocks, "this head")
+            return MaskHead(config, about).state_dict()
+        last = model.last_layer
+        if not all(-last - 1 <= layer <= last for layer in about.layers):
+            raise OptionError(f"{config.name} has the layers 0 to {last}, but not all it asks for")
+        width = config.width if isinstance(config, ViTConfig) else config.features
+        features = width * len(about.layers)
+        return {"weight": torch.empty(count, features), "bias": torch.empty(count)}
+
+
+MASKS = HeadFile(SEGMENT, DenseClasses, _expected, "vitlab probe DATA --task segment")
 
 
 def check_spec(spec: ImageSpec) -> None:
@@ -207,7 +254,7 @@ def read_layer(run: str | Path) -> tuple[DenseClasses, dict[str, Tensor]]:
     Raises:
         WeightsError: none is there, or it is damaged, or it has queries in place of the layer.
     """
-    known, tensors, _ = read_beside(run, SEGMENT, DenseClasses, COMMAND)
+    _, known, tensors = load_beside(run, MASKS)
     if known.queries:
         raise WeightsError(f"{run} has queries, no linear layer to start from: name a run of probe")
     return known, tensors

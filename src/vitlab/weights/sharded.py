@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitlab import documents
 from vitlab.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -149,15 +150,7 @@ def read_json(file: Path) -> Fields:
     Raises:
         WeightsError: it is damaged, too large, or something else.
     """
-    try:
-        if file.stat().st_size > HEADER:
-            raise ValueError(f"larger than {HEADER:,} bytes")
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("not a JSON object")
-    except (OSError, ValueError, RecursionError) as error:
-        raise WeightsError(f"{file} is damaged: {error}") from error
-    return content
+    return documents.read_json(file, WeightsError, HEADER)
 
 
 def _of_hub_cache(link: Path) -> bool:

@@ -1,16 +1,14 @@
 """The choices that every model has, whatever its body."""
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from vitlab.errors import OptionError
+from vitlab.errors import CONTROL, OptionError
 from vitlab.images import ImageSpec, Size
 from vitlab.models.names import shape_of
 from vitlab.options import at_least, defaults, option
 
 Grid = tuple[int, int]  # rows and columns
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # in a text
 MOST_BLOCKS, MOST_PARAMETERS = 2000, 10**11  # the largest published model has 22 billion
 
 

@@ -17,13 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
 from vitlab import device as devices
-from vitlab.errors import DiskError, OptionError
+from vitlab.documents import read_json
+from vitlab.errors import DiskError, OptionError, UserError
 from vitlab.files import write_text
 from vitlab.models.create import MODEL_OF, build
 from vitlab.models.fast.engines import RUNTIMES, available, made, near, patterns
@@ -32,6 +33,7 @@ from vitlab.packages import check_installed
 from vitlab.places import cache_folder
 from vitlab.precision import Engine, Precision, check_precision, multiplies_bf16
 from vitlab.progress import named_if_slow, public
+from vitlab.values import fits
 
 CHANCES = 0.02  # how far bf16 may move a probability
 PROBES = 4  # images that are compared
@@ -243,9 +245,12 @@ def agree(got: tuple[Tensor, ...], exact: tuple[Tensor, ...], dtype: torch.dtype
 
 def remembered(model: Model, where: torch.device, precision: Precision, batch: int) -> list[Timed]:
     """Return what was measured before for this machine, these packages and this shape."""
-    with suppress(OSError, ValueError, TypeError):
-        stored = json.loads(_file(model, where, precision, batch).read_text(encoding="utf-8"))
-        return [Timed(**each) for each in stored["engines"]]
+    with suppress(UserError, KeyError, TypeError):
+        stored = read_json(_file(model, where, precision, batch), UserError)
+        found = [Timed(**each) for each in stored["engines"]]
+        kinds = get_type_hints(Timed)
+        if all(fits(own, kinds[name]) for each in found for name, own in vars(each).items()):
+            return found
     return []
 
 

@@ -41,6 +41,7 @@ from vitlab.data.sources.request import (
 from vitlab.data.sources.source import Joined, Relabeled, Source, reindexed
 from vitlab.data.sources.tables import open_hub, open_saved
 from vitlab.data.sources.tar_shards import open_shards
+from vitlab.data.sources.zips import open_zip
 from vitlab.data.vtab import open_vtab
 from vitlab.errors import DataError
 
@@ -53,13 +54,14 @@ OPENERS: tuple[Callable[[Request], Found | None], ...] = (
     open_saved,
     open_parquet,
     open_shards,
+    open_zip,
     open_folder,
     open_files,
     open_hub,
 )
 """Asked in this order; each returns None for what is not of its kind."""
 
-OF_CLASS_FOLDERS = (open_folder,)
+OF_CLASS_FOLDERS = (open_folder, open_zip)
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ class DataKeywords(ModelKeywords, total=False):
     label_separator: str
     split_column: str
     images: str
+    class_folder: Literal["auto", "outer", "inner"]
     group_column: str
     allow_outside: bool
     annotation_frame: Literal["auto", "upright", "stored"]

@@ -19,7 +19,8 @@ IN_MEMORY = "in memory"
 """What a recipe calls data in memory."""
 
 STDIN = "-"  # a list of paths on standard input
-OF_FILES = (".jpg", ".jpeg", ".png", ".webp", ".csv", ".tsv", ".jsonl", ".parquet", ".tar")
+OF_FILES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".csv", ".tsv", ".jsonl", ".ndjson",
+            ".parquet", ".tar", ".zip", ".tgz", ".gz", ".7z", ".rar", ".json", ".xlsx")  # fmt: skip
 PATTERN = "*?[{"  # signs of a glob or a brace range
 
 

@@ -35,7 +35,8 @@ from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.rules import SPLIT_OF, find_split_column, usual_columns
 from vitlab.data.settings import AnnotationFrame, Columns
 from vitlab.data.sources.cell_table import check_known_columns
-from vitlab.data.sources.folders import MASK_LAYOUTS, image_paths, json_files, names_below, visible
+from vitlab.data.sources.folders import image_paths, json_files, names_below, visible
+from vitlab.data.sources.layouts import MASK_LAYOUTS
 from vitlab.data.sources.lists import SUFFIXES, find_images, read_list, read_paths
 from vitlab.data.sources.memory import pieces
 from vitlab.data.sources.paths import read_image, read_text, some

@@ -18,11 +18,13 @@ from vitlab.data.holdout import groups_known, in_splits
 from vitlab.data.labels import UnlabeledError
 from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS
 from vitlab.data.settings import Columns
-from vitlab.data.sources.folders import named_files, open_files, open_folder
+from vitlab.data.sources.folders import named_files, open_files
+from vitlab.data.sources.layouts import open_folder
 from vitlab.data.sources.lists import open_list
 from vitlab.data.sources.memory import open_digits, open_memory
 from vitlab.data.sources.parquet import open_parquet
 from vitlab.data.sources.pictures import Picture, in_hand
+from vitlab.data.sources.refusals import explain_file
 from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import (
     ALL,
@@ -39,6 +41,7 @@ from vitlab.data.sources.request import (
 from vitlab.data.sources.source import Joined, Relabeled, Source, reindexed
 from vitlab.data.sources.tables import open_hub, open_saved
 from vitlab.data.sources.tar_shards import open_shards
+from vitlab.data.sources.zips import open_zip
 from vitlab.data.vtab import open_vtab
 from vitlab.errors import DataError
 
@@ -51,11 +54,14 @@ OPENERS: tuple[Callable[[Request], Found | None], ...] = (
     open_saved,
     open_parquet,
     open_shards,
+    open_zip,
     open_folder,
     open_files,
     open_hub,
 )
 """Asked in this order; each returns None for what is not of its kind."""
+
+OF_CLASS_FOLDERS = (open_folder, open_zip)
 
 
 @dataclass(frozen=True)
@@ -176,8 +182,14 @@ def _found(request: Request) -> Found:
     """Ask the openers."""
     if request.data == "":
         raise DataError("no data given: name digits, a folder of class folders, a Parquet file, …")
-    found = next(filter(None, (opener(request) for opener in OPENERS)), None)
+    answers = ((opener, opener(request)) for opener in OPENERS)
+    opener, found = next((each for each in answers if each[1]), (None, None))
     if found is not None:
+        if request.columns.class_folder != "auto" and opener not in OF_CLASS_FOLDERS:
+            raise DataError(
+                f"{request.data} has no class folders, so that class_folder means nothing: leave "
+                "it out"
+            )
         return found
     if is_url(request.data):
         raise DataError(
@@ -185,6 +197,7 @@ def _found(request: Request) -> Found:
             "in .tar or .parquet"
         )
     if request.path.exists():
+        explain_file(request.path)
         raise DataError(
             f"{request.data} is not a folder, a Parquet file, a .tar shard, or a .csv or .jsonl "
             "list"

@@ -38,6 +38,11 @@ class Columns(Options):
     images: str = option(
         "", "folder of the images that a list, or a Parquet file, names (default: that of the list)"
     )
+    class_folder: Literal["auto", "outer", "inner"] = option(
+        "auto",
+        "folder that names the class where class folders are in or around others: the outermost, "
+        "or the one that holds the image",
+    )
     group_column: str = option(
         "", "column of groups (a patient, a scene, a day), whose images stay on one side of a split"
     )

@@ -35,7 +35,8 @@ from vitlab import device as devices
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.folders import LabeledFiles, class_folders, names_below
+from vitlab.data.sources.folders import LabeledFiles, names_below
+from vitlab.data.sources.layouts import class_folders
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Altered, Relabeled, Source, Subset

@@ -138,7 +138,7 @@ def test_folders_of_sounds(tmp_path: Path) -> None:
 
 
 def test_without_the_package_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitlab.data.sources.folders.READABLE", frozenset())
+    monkeypatch.setattr("vitlab.data.sources.file_tree.READABLE", frozenset())
     with pytest.raises(DataError, match=r'\.wav files in .*: pip install "vitlab\[audio\]" reads'):
         open_images(str(folder(tmp_path / "sounds")))
     assert "not images" in formats.unread_lines("a", Counter({".wav": 2}))[0]  # beside images

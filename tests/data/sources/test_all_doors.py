@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import random
+import shutil
 import sys
 import tarfile
 import unicodedata
@@ -88,6 +89,11 @@ def folder(root: Path, case: Case) -> str:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(each.content)
     return str(root)
+
+
+def zipped(root: Path, case: Case) -> str:
+    folder(root / "own", case)
+    return shutil.make_archive(str(root / "all"), "zip", root / "own")
 
 
 def glob(root: Path, case: Case) -> str:
@@ -240,6 +246,7 @@ def tar(kind: str) -> Any:
 
 DOORS: dict[str, Callable[[Path, Case], Any]] = {
     "folder": folder,
+    "zip": zipped,
     "glob": glob,
     "CSV": spreadsheet(),
     "CSV with semicolons": spreadsheet(";"),
@@ -263,12 +270,12 @@ DOORS: dict[str, Callable[[Path, Case], Any]] = {
     "tar with .cls": tar("cls"),
     "tar with .json": tar("json"),
 }
-TABLES = tuple(name for name in DOORS if name not in (
-    "folder", "glob", "pairs", "pairs of NumPy", "tar with .cls", "tar with .json"))  # fmt: skip
+OTHERS = {"folder", "zip", "glob", "pairs", "pairs of NumPy", "tar with .cls", "tar with .json"}
+TABLES = tuple(name for name in DOORS if name not in OTHERS)
 WITH_PATHS = tuple(name for name in TABLES if "bytes" not in name and "images" not in name
                    and "datasets" not in name)  # fmt: skip
 TYPED = tuple(name for name in DOORS if "CSV" not in name
-              and name not in ("folder", "glob", "tar with .cls"))  # fmt: skip
+              and name not in ("folder", "zip", "glob", "tar with .cls"))  # fmt: skip
 
 
 # Peculiarities
@@ -357,7 +364,8 @@ def cases() -> dict[str, Case]:
 
 CASES = cases()
 CANNOT = {  # these doors have no place for it
-    "folder": {"words of splits"},  # TRAIN/ and Training/ are refused
+    "folder": {"words of splits"},
+    "zip": {"words of splits"},  # TRAIN/ and Training/ are refused
     "glob": {"declared splits", "words of splits", "a split without labels",
              "labels that are missing"},
     "pairs": {"words of splits"},
@@ -603,7 +611,7 @@ LITTER = ("Thumbs.db", ".DS_Store", "._ant1.png", "@eaDir/ant1.png/SYNOPHOTO_THU
           "__MACOSX/ant/._ant1.png", "desktop.ini", "#recycle/old.png", "notes.txt")  # fmt: skip
 
 
-@pytest.mark.parametrize("door", ["folder", "glob", "tar"])
+@pytest.mark.parametrize("door", ["folder", "zip", "glob", "tar"])
 def test_what_systems_add_is_no_image(door: str, tmp_path: Path) -> None:
     own = entries()
     if door == "tar":
@@ -621,6 +629,9 @@ def test_what_systems_add_is_no_image(door: str, tmp_path: Path) -> None:
                 (tmp_path / place / name).parent.mkdir(parents=True, exist_ok=True)
                 (tmp_path / place / name).write_bytes(own[3].content)
         data = f"{tmp_path}/*/*.*" if door == "glob" else data
+        if door == "zip":
+            data = shutil.make_archive(str(tmp_path.with_suffix("")), "zip", tmp_path)
     opened = open_images(data)
     assert seen(opened) == wanted(Case(own))
-    assert door == "glob" or not any("skipped" in note for note in opened.notes), opened.notes
+    skipped = [note for note in opened.notes if "skipped" in note]
+    assert len(skipped) == (door == "glob"), skipped  # whose pattern names notes.txt

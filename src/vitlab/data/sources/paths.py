@@ -49,13 +49,22 @@ def read_text(file: Path, limit: int) -> str:
         content = read_bytes(file, limit)
     except OSError as error:
         raise DataError(f"cannot read {file}: {reason(error)}") from None
+    return decode_text(content, str(file))
+
+
+def decode_text(content: bytes, title: str) -> str:
+    """Return the text of a file, as `read_text`.
+
+    Raises:
+        DataError: it is in another encoding.
+    """
     marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     encoding = "utf-16" if content.startswith(marks) and len(content) % 2 == 0 else "utf-8-sig"
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         raise DataError(
-            f"cannot read {file}: it is not UTF-8 text (byte {error.start:,}): save it as UTF-8 "
+            f"cannot read {title}: it is not UTF-8 text (byte {error.start:,}): save it as UTF-8 "
             "(in Excel, CSV UTF-8)"
         ) from None
 

@@ -34,7 +34,8 @@ from vitlab.data.labels import Integers, Labels
 from vitlab.data.rules import is_missing, is_system_name
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, open_rows
-from vitlab.data.sources.folders import BESIDE, holds_images
+from vitlab.data.sources.file_tree import BESIDE
+from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.paths import Names, some
 from vitlab.data.sources.remote import (
     THREADS,

@@ -1,0 +1,406 @@
+"""Layouts of a folder of images, or of a zip: classes, splits, loose photographs, files of labels.
+
+    photos/cat/1.jpg                       class folders, at any depth (`class_levels.py`)
+    photos/train/cat/1.jpg, photos/val/…   the same in splits
+    photos/1.jpg, photos/more/2.jpg        photographs, where no labels are needed
+    photos/train/_classes.csv              beside images, and other exports (`companions.py`)
+
+What a name means is decided here alone, on the names of a `FileTree`: a folder and a zip of it have
+the same images, labels and splits.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitlab.data.decode.formats import CLIPS, USUAL_SUFFIXES, unread_lines
+from vitlab.data.labels import SingleLabels
+from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS, merge_names
+from vitlab.data.sources.class_levels import (
+    MOST_STRAY,
+    ClassFolder,
+    ClassLevel,
+    Folder,
+    choose_class_level,
+)
+from vitlab.data.sources.companions import has_companions, open_companions
+from vitlab.data.sources.file_tree import FileTree, suffix_of
+from vitlab.data.sources.folders import tree_of
+from vitlab.data.sources.paths import some
+from vitlab.data.sources.refusals import explain_no_images
+from vitlab.data.sources.request import Found, Part, Request, blank
+from vitlab.data.sources.source import Source
+from vitlab.errors import DataError
+
+# Folders of images and of their masks, which are no classes, and the number that masks ignore.
+MASK_LAYOUTS = (
+    ("images", "masks", 255),
+    ("JPEGImages", "SegmentationClass", 255),
+    ("images", "annotations", 0),
+)
+
+
+def open_folder(request: Request) -> Found | None:
+    """Open a folder of images; None for others.
+
+    Its folders are classes, or splits that hold class folders; images beside class folders have no
+    label. Where no label is required, it may also be a folder of photographs at any depth, or of
+    splits that hold photographs.
+
+    Raises:
+        DataError: it is empty, or it cannot be told whether its folders are classes or splits.
+    """
+    root = request.path
+    return open_tree(tree_of(root), request) if root.is_dir() else None
+
+
+def open_tree(tree: FileTree, request: Request) -> Found:
+    """Open the images of a folder or an archive by the names in it, as `open_folder`.
+
+    Raises:
+        DataError: as `open_folder`.
+    """
+    if request.labels == "ignored":
+        found = _without_labels(tree, {"": tree})
+        return Found(found.parts, [*found.notes, *tree.content_lines()])
+    inner = tree if request.columns.class_folder == "outer" else _enter(tree)
+    notes = list[str]()
+    if inner is not tree:
+        notes.append(f"{tree.title} has all its images in {inner.path.rstrip('/')}: opened that")
+    found = open_companions(inner, request) or _of_folders(inner, request)
+    return Found(found.parts, [*notes, *found.notes, *tree.content_lines()])
+
+
+def _enter(tree: FileTree) -> FileTree:
+    """Return the folder that has everything, if it has splits or files of labels; else the same."""
+    inner = tree
+    while not inner.listing.has_pictures and not has_companions(inner):
+        full = [each for each in inner.folders() if each.has_pictures_below()]
+        if len(full) != 1 or full[0].name.lower() in SPLIT_OF:
+            break
+        inner = full[0]
+    splits = _splits_inside(inner)
+    is_split = "train" in splits and (len(splits) > 1 or not _is_flat(splits["train"]))
+    return inner if is_split or has_companions(inner) else tree
+
+
+def _of_folders(tree: FileTree, request: Request) -> Found:
+    """Return the images of class folders; of others, if no labels are required."""
+    flat = _flat_splits(tree)
+    try:
+        if flat:
+            raise DataError(
+                f"{tree.title} has images in {' and '.join(each.name for each in flat.values())}, "
+                "which are names of splits, not of classes: put the images of each class into a "
+                "folder of its name there, or name a CSV list of the images (path,label,split) as "
+                "the data"
+            )
+        return _of_classes(tree, request.columns.class_folder)
+    except DataError:
+        if request.labels == "required":
+            raise
+        splits = flat or _splits_inside(tree)
+        if "train" not in splits:
+            return _without_labels(tree, {"": tree})
+        own = {each.path for each in splits.values()}
+        beside = [each.title for each in tree.folders() if each.path not in own]
+        found = _without_labels(tree, splits)
+        notes = [f"ignored {each}: it is beside {splits['train'].name}" for each in beside]
+        return Found(found.parts, [*notes, *found.notes])
+
+
+def _without_labels(tree: FileTree, folders: Mapping[str, FileTree]) -> Found:
+    """Return all images below some folders, by split."""
+    parts, notes = list[Part](), list[str]()
+    for split, folder in folders.items():
+        names, others = folder.pictures()
+        notes += unread_lines(folder.title, others, not names)
+        if names:
+            bare = folder.source(names, blank(len(names)), ())
+            parts.append(Part(bare, split, f"{tree.title} has no class folders"))
+    if not parts or (folders.keys() > {"train"} and parts[0].split != "train"):
+        where = folders.get("train", tree)
+        explain_no_images(where)
+        raise DataError(f"no images in {where.title}" + "".join(f"; {note}" for note in notes))
+    return Found(parts, notes)
+
+
+# Splits
+
+
+def _splits_inside(tree: FileTree) -> dict[str, FileTree]:
+    """Return the folders that are named as splits, training first."""
+    inside = {each.name.lower(): each for each in tree.folders()}
+    found = {
+        split: [name for name in names if name in inside] for split, names in SPLIT_WORDS.items()
+    }
+    return {split: inside[names[0]] for split, names in found.items() if names}
+
+
+def _is_flat(folder: FileTree) -> bool:
+    """Return whether images lie in a folder itself, and not only a few beside those below."""
+    if not folder.listing.has_pictures:
+        return False
+    counts = _picture_folders(folder)
+    return counts[()] > MOST_STRAY * sum(counts.values())
+
+
+def _flat_splits(tree: FileTree) -> dict[str, FileTree]:
+    """Return the folders of a root that has nothing but splits without class folders."""
+    found = _splits_inside(tree)
+    alone = len(found) > 1 and len(found) == len(tree.listing.folders)
+    first = found.get("train")
+    return found if alone and all(map(_is_flat, [first] if first else found.values())) else {}
+
+
+def split_folders(tree: FileTree) -> tuple[dict[str, FileTree], list[FileTree]]:
+    """Return the folders that are splits, training first, and those that are neither.
+
+    A folder named as a split is one if its images are in class folders; else it is a class of that
+    name (a train, beside a bus and a car).
+
+    Returns:
+        Nothing if the folders are classes.
+
+    Raises:
+        DataError: folders of classes beside a split, or other splits but none to learn from.
+    """
+    found = {split: each for split, each in _splits_inside(tree).items() if not _is_flat(each)}
+    own = {each.path for each in found.values()}
+    others = [each for each in tree.folders() if each.path not in own]
+    if not found or (others and "train" not in found):
+        return {}, []
+    if "train" not in found and len(found) > 1:
+        names = " and ".join(each.name for each in found.values())
+        raise DataError(
+            f"{tree.title} has {names}, but no train folder: name one of them as the data"
+        )
+    doubtful = [each for each in others if not _is_flat(each) and each.has_pictures_below()]
+    if doubtful:
+        train = found["train"]
+        raise DataError(
+            f"{tree.title} has {doubtful[0].name} beside {train.name}, and it may be a class or "
+            f"a split: rename it test or val, move it away, or name {train.title} as the data"
+        )
+    return found, others
+
+
+# Classes
+
+
+UNLABELED = "_unlabeled"
+"""A folder beside those of classes in which FiftyOne stores images without a label."""
+
+
+@dataclass(frozen=True)
+class LabeledFolder:
+    """A folder whose images have one class.
+
+    Attributes:
+        path: from the folder that has all classes
+        name: of the class
+        split: that a folder in the path names; empty if none does
+    """
+
+    path: str
+    name: str
+    split: str = ""
+
+
+def _of_classes(tree: FileTree, choice: ClassFolder) -> Found:
+    """Return the images of class folders, and those beside them."""
+    found, others = split_folders(tree)
+    unlabeled = [each for each in others if found and SPLIT_OF.get(each.name.lower())]
+    unlabeled = [each for each in unlabeled if each.listing.has_pictures]
+    own = {each.path for each in unlabeled}
+    ignored = [each.title for each in others if each.path not in own]
+    notes = [f"ignored {title}: neither a split nor a class" for title in ignored]
+    splits = found or {"": tree}
+    counts = Counter[Folder]()
+    for folder in splits.values():
+        counts.update(_picture_folders(folder))
+    del counts[()]
+    level = choose_class_level(counts, choice, is_split=bool(found))
+    notes += _level_lines(tree, level)
+    is_guessed = choice == "auto" and level.level == 0
+    parts, strays = list[Part](), list[Part]()
+    for split, folder in splits.items():
+        for inner_split, classes in _labeled_folders(folder, level).items():
+            source, more = _label_by_folder(folder, classes, is_deep=level.level >= 0)
+            parts.append(Part(source, split or inner_split))
+            notes += [*more, *(_nested_lines(folder, classes) if is_guessed else [])]
+        strays += _strays(folder, level, split)
+    for folder in unlabeled:
+        names, unread = folder.pictures()
+        bare = folder.source(names, blank(len(names)), ())
+        lacks = f"{folder.title} has no class folders"
+        strays.append(Part(bare, SPLIT_OF[folder.name.lower()], lacks))
+        notes += unread_lines(folder.title, unread)
+    return Found([*parts, *strays], notes)
+
+
+def class_folders(root: Path) -> tuple[Source, list[str]]:
+    """Return the images of a folder whose sub-folders are classes, and notes on what was left out.
+
+    The class index is the sorted order of the folder names.
+
+    Raises:
+        DataError: no class folders, no images in them, or they hold images and their masks.
+    """
+    tree = tree_of(root)
+    own = _labeled_folders(tree, ClassLevel())[""]
+    source, notes = _label_by_folder(tree, own)
+    return source, [*notes, *_nested_lines(tree, own)]
+
+
+def _picture_folders(tree: FileTree) -> Counter[Folder]:
+    """Return the folders with images in them, and how many."""
+    found = Counter[Folder]()
+    for path in tree.below():
+        listing = tree.listings[tree.path + path]
+        clips = sum(map(len, (listing.clips or {}).values()))
+        if count := len(listing.images) + clips:
+            found[tuple(path.split("/")[:-1])] = count
+    return found
+
+
+def _depth(level: ClassLevel) -> int:
+    """Return how many folders lead to the images of a class, and of a split among them."""
+    if level.split_level is None:
+        return level.level + 1
+    return max(level.level + 2, level.split_level + 1)
+
+
+def _labeled_folders(tree: FileTree, level: ClassLevel) -> dict[str, list[LabeledFolder]]:
+    """Return the folders of classes by the split that a folder inside of them names."""
+    found: dict[str, list[LabeledFolder]] = {}
+    for path in tree.below():
+        names = path.split("/")[:-1]
+        split = ""
+        if level.level < 0:
+            if not names or not tree.listings[tree.path + path].has_pictures:
+                continue
+            name = names[-1]
+        elif len(names) != _depth(level):
+            continue
+        else:
+            if level.split_level is not None:
+                split = SPLIT_OF[names.pop(level.split_level).lower()]
+            name = names[level.level]
+        if name != UNLABELED:
+            found.setdefault(split, []).append(LabeledFolder(path.rstrip("/"), name, split))
+    return {
+        split: sorted(found[split], key=lambda each: each.path.replace("/", "\0"))
+        for split in ("", *SPLIT_WORDS)
+        if split in found
+    } or {"": []}
+
+
+def _label_by_folder(
+    tree: FileTree, folders: Sequence[LabeledFolder], *, is_deep: bool = True
+) -> tuple[Source, list[str]]:
+    """Return the images of some folders with the classes that these name, and lines.
+
+    Args:
+        tree: has them all
+        folders: sorted
+        is_deep: whether images in folders inside of them belong to the class
+
+    Raises:
+        DataError: no folders, no images in them, or they hold images and their masks.
+    """
+    listed = [(each, *tree.folder(each.path).pictures(deep=is_deep)) for each in folders]
+    found = [(each, own) for each, own, _ in listed if own]
+    others = sum((others for _, _, others in listed), Counter[str]())
+    skipped = unread_lines(tree.title, others, not found)
+    if not found:
+        explain_no_images(tree)
+        loose = " (its images are not in sub-folders)" if tree.has_pictures_below() else ""
+        raise DataError(
+            f"{tree.title} has no class folders with images{loose}: put the images of each class "
+            f"into a folder of its name; supported are {', '.join(USUAL_SUFFIXES)}"
+            + "".join(f"; {line}" for line in skipped)
+        )
+    names = dict.fromkeys(each.name for each, _ in found)
+    if len({CLIPS.get(suffix_of(own[0])) for _, own in found}) > 1:
+        raise DataError(
+            f"{tree.title} has classes of images, sounds or films together: keep one kind"
+        )
+    if any(names.keys() == {images, masks} for images, masks, _ in MASK_LAYOUTS):
+        raise DataError(
+            f"{tree.title} has {' and '.join(names)}, which are not classes: vitlab probe --task "
+            "segment learns from images with masks; to tell the two apart all the same, rename one"
+        )
+    if names.keys() == {"images"} and "labels" in tree.listing.folders:
+        raise DataError(
+            f"{tree.title} has images and labels, as YOLO keeps boxes: pass --task detect to learn "
+            "from these"
+        )
+    spelled, alike = merge_names(names, tree.title)
+    classes = tuple(sorted({*spelled.values()}))
+    place = {name: number for number, name in enumerate(classes)}
+    labels = np.repeat(
+        [place[spelled[each.name]] for each, _ in found], [len(own) for _, own in found]
+    )
+    paths = [f"{each.path}/{path}" for each, own in found for path in own]
+    source = tree.source(paths, SingleLabels(labels), classes)
+    empty = [tree.folder(each.path).title for each, own, _ in listed if not own]
+    notes = [f"skipped class folder {title}: no images" for title in sorted(empty)]
+    return source, [*notes, *alike, *skipped]
+
+
+def _strays(tree: FileTree, level: ClassLevel, split: str) -> list[Part]:
+    """Return the images that lie above the level of the classes, which have no label."""
+    most = 1 if level.level < 0 else _depth(level)
+    paths, others = list[str](), list[str]()
+    for path in tree.below():
+        folder = tree.folder(path.rstrip("/"))
+        is_above = path.count("/") < most or UNLABELED in path.split("/")
+        if is_above and (own := folder.pictures(deep=False)[0]):
+            paths += [path + name for name in own]
+            others += [folder.title] if path else []
+    if not paths:
+        return []
+    where = f"{tree.title} itself, beside its class folders"
+    if others:
+        where = f"folders that name no class, such as {sorted(others)[0]}"
+    paths.sort(key=lambda name: name.replace("/", "\0"))
+    return [Part(tree.source(paths, blank(len(paths)), ()), split, f"they are in {where}")]
+
+
+# Lines
+
+
+def _level_lines(tree: FileTree, level: ClassLevel) -> list[str]:
+    """Return lines about a level of classes that is not the outermost, and about splits inside."""
+    lines = list[str]()
+    if level.split_level is not None:
+        lines.append(f"{tree.title} has its splits inside of the folders of its classes")
+    if level.above:
+        lines.append(
+            f"{tree.title}: the classes are the folders {some(level.classes)}, not those above "
+            f"them ({some(level.above)}); --class-folder outer takes the outermost"
+        )
+    return lines
+
+
+def _nested_lines(tree: FileTree, folders: Sequence[LabeledFolder]) -> list[str]:
+    """Return a line about folders inside of classes, whose names say nothing to a model."""
+    full = [each for each in folders if tree.folder(each.path).has_pictures_below()]
+    nested = list[str]()
+    for each in full:
+        folder = tree.folder(each.path)
+        inside = [own for own in folder.folders() if own.has_pictures_below()]
+        if len(inside) > 1 and not folder.listing.has_pictures:
+            nested.append(each.path)
+    if not nested:
+        return []
+    return [
+        f"{len(nested):,} of the {len(full):,} classes have their images in folders of their own: "
+        f"every image in {tree.folder(nested[0]).title} has the class "
+        f"{nested[0]}; if those folders are the classes, --class-folder inner "
+        "takes them"
+    ]

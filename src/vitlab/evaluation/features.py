@@ -136,7 +136,7 @@ def features_of(
         DataError: not one image could be decoded, or a worker process died.
     """
     if cache is not None:
-        found = _from_cache(model, source, compute, taken, Place(cache, world, title))
+        found = _from_cache(model, source, compute, taken, CachePlace(cache, world, title))
         if world.broadcast(found is not None):
             nothing = np.empty((0, 0), np.float32), np.empty(0, np.int64)
             return found or ImageFeatures(*nothing, [], cached=True)
@@ -148,7 +148,7 @@ def features_of(
 
 
 @dataclass(frozen=True)
-class Place:
+class CachePlace:
     """Where features are kept.
 
     Attributes:
@@ -163,7 +163,7 @@ class Place:
 
 
 def _from_cache(
-    model: Model, source: Source, compute: Compute, taken: Vectors, place: Place
+    model: Model, source: Source, compute: Compute, taken: Vectors, place: CachePlace
 ) -> ImageFeatures | None:
     """Return features from the cache, computed if need be, in the first process.
 
@@ -219,7 +219,7 @@ def _is_folder(cache: Path) -> bool:
     return False
 
 
-def _say_in_memory(why: str, place: Place) -> None:
+def _say_in_memory(why: str, place: CachePlace) -> None:
     if place.world.first:
         other = "VITLAB_CACHE=FOLDER" if place.cache == default_cache() else "another cache"
         say(f"{why}: features are in memory alone; {other} keeps them")

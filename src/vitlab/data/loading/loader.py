@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
+from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches

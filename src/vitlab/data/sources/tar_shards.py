@@ -434,7 +434,7 @@ def index_shard(place: str) -> Index:
     return index
 
 
-class Members:
+class ShardMembers:
     """The members of a shard, as they are read through.
 
     Attributes:
@@ -480,7 +480,7 @@ class Members:
 
 def _scan(reader: HeaderReader, place: str) -> Index:
     """Read through the headers of a shard."""
-    found = Members()
+    found = ShardMembers()
     for member in members(reader):
         folders, _, base = member.name.removeprefix("./").rpartition("/")
         if not base or any(map(is_system_name, [base, *folders.split("/")])):

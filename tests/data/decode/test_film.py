@@ -98,6 +98,54 @@ def test_a_batch_of_a_tubelet_model() -> None:
     assert (batch[0, 6:9] == single(frame(5, 0))[0]).all()  # each as a picture is resized
 
 
+def moving(codec: str, kind: str, options: dict[str, str], marked: bool = False) -> bytes:
+    """Noise that moves, at times that are not even; `marked`: all packets as keyframes."""
+    noise, stream = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8), BytesIO()
+    with av.open(stream, "w", format=kind) as file:
+        track = file.add_stream(codec, rate=10, options=options)
+        track.width, track.height, track.pix_fmt = 64, 48, "bgr0" if codec == "ffv1" else "yuv420p"
+        track.codec_context.time_base = Fraction(1, 10)
+        for number in range(50):
+            pixels = np.ascontiguousarray(np.roll(noise, 3 * number, (0, 1)))
+            each = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            each.pts, each.time_base = number + number // 7 * 2, Fraction(1, 10)
+            for packet in track.encode(each) + (track.encode(None) if number == 49 else []):
+                packet.is_keyframe = packet.is_keyframe or marked
+                file.mux(packet)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("codec", "kind", "options"),
+    [("mpeg4", "mp4", {"g": "12", "bf": "2"}), ("mpeg4", "matroska", {"g": "10"}),
+     ("mpeg4", "avi", {"g": "12"}), ("mpeg2video", "mov", {"g": "12", "bf": "2"}),
+     ("ffv1", "matroska", {"g": "8"}), ("libvpx", "webm", {"g": "12", "deadline": "realtime"}),
+     ("libvpx-vp9", "webm", {"g": "12", "lag-in-frames": "10", "cpu-used": "8"}),
+     ("libx264", "mp4", {"x264-params": "keyint=12:bframes=3:open-gop=1:scenecut=0"}),
+     ("libx264", "matroska", {"x264-params": "keyint=12:intra-refresh=1:bframes=0"}),
+     ("libx265", "mp4", {"x265-params": "keyint=12:bframes=3:open-gop=1:log-level=none"})],
+)  # fmt: skip
+@pytest.mark.parametrize("marked", [False, True])
+def test_frames_are_those_of_decoding_all(
+    codec: str, kind: str, options: dict[str, str], marked: bool
+) -> None:
+    """Also where frames before a keyframe follow it, or what is marked as a keyframe is none."""
+    try:
+        data = moving(codec, kind, options, marked)
+    except (ValueError, av.error.FFmpegError):
+        pytest.skip("this build of FFmpeg does not write it")
+    with av.open(BytesIO(data)) as file:
+        frames = {each.pts: each.to_ndarray(format="rgb24") for each in file.decode(video=0)}
+    times = np.array(sorted(frames))
+    end = (times[-1] - times[0]) * (1 + 1 / (len(times) - 1))
+    clip = stored_file(data, f"a.{kind}")
+    for count in (1, 3, 8, 30):
+        middles = times[0] + (np.arange(count) + 0.5) * end / count
+        wanted = times[np.searchsorted(times, middles, "right") - 1]
+        whole = np.concatenate([frames[each] for each in wanted], 2)
+        assert np.array_equal(clip.decode(3 * count), whole)
+
+
 BAD = {
     "Invalid data": b"\x1aE\xdf\xa3" + bytes(100),
     "0 frames": film([frame(0)])[:600],

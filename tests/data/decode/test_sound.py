@@ -95,7 +95,7 @@ BAD = {
     "shorter than 25 ms": encoded(wave(0)),
     "unsupported rate of 500 Hz": encoded(wave(), 500),
     "samples that are not finite": encoded(np.full(RATE, np.nan)),
-    "Error opening": b"RIFF\0\0\0\0WAVE" + bytes(50),
+    r"damaged sound \(": b"RIFF\0\0\0\0WAVE" + bytes(50),
 }
 
 

@@ -3,12 +3,19 @@
 A model of 3 T channels sees T frames: those shown at the middle of T equal parts of the film,
 whatever its frame rate, steady or not. A model of one picture sees that of the middle. Rotation
 that a file only asks its player for is not applied.
+
+A first pass over the packets tells which frames are wanted, without decoding. A second one decodes
+from the last keyframe shown before each of them, which gives the frames that decoding all does.
+Where the decoder finds that what the file calls a keyframe is none, all are decoded.
 """
 
+import struct
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,10 +24,15 @@ from vitlab.data.decode.colors import MODES, convert
 from vitlab.data.decode.headers import MAX_PIXELS
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import Recording
-from vitlab.errors import ImageError
+from vitlab.errors import ImageError, UserError
 from vitlab.packages import needed
 
 MOST = 100_000  # frames of a film: about an hour
+MAX_FRAME = 4096**2  # pixels: a decoder keeps up to 17 frames, 24 MB each
+MOST_DECODED = 5_000_000_000  # pixels: ten seconds of 3,840 x 2,160 at 60 a second
+_MARGIN = 2**18  # pixels, since decoders round sides up
+SAMPLES = 20 * MOST  # of all streams of fragments; a few bytes can state billions
+STREAMS = 100  # of a file, the further ones are not looked at
 
 
 @dataclass(frozen=True)
@@ -48,39 +60,166 @@ class Film(Recording):
 
     def _frames(self, count: int) -> Pixels:
         """So many frames, in order of time."""
-        with self._opened(count) as (film, stream):
-            shown = (each.pts for each in film.demux(stream) if not each.is_discard)
-            times = [pts for pts in shown if pts is not None][: MOST + 1]
+        packets = self._packets(count)
+        times = sorted(each.shown for each in packets if each.shown is not None)
         if not 0 < len(times) <= MOST:
             raise ImageError(f"{self.name}: {len(times):,} frames, not 1 to {MOST:,}")
-        times.sort()
         length = times[-1] - times[0]
         end = length + length / max(1, len(times) - 1)  # the last one is shown as long as others
         middles = times[0] + (np.arange(count) + 0.5) * end / count
         wanted = [times[place - 1] for place in np.searchsorted(times, middles, "right")]
-        found: dict[int, Pixels] = {}
+        starts = _starts(packets, {*wanted})
+        found = self._decoded(count, starts)
+        if len(found) < len(starts):
+            found = self._decoded(count, dict.fromkeys(starts, 0))
+        if len(found) < len(starts):
+            raise ImageError(f"{self.name}: frames cannot be decoded")
+        sizes = sorted({pixels.shape[1::-1] for pixels in found.values()})
+        if len(sizes) > 1:
+            named = " and ".join(
+                f"{columns:,} x {rows:,}" for columns, rows in (sizes[0], sizes[-1])
+            )
+            raise ImageError(f"{self.name}: frames of {named} pixels: convert it to one size")
+        return np.concatenate([found[each] for each in wanted], axis=2)
+
+    def _packets(self, count: int) -> list["Packet"]:
+        """What the file says of its frames, in the order in which they are decoded."""
         with self._opened(count) as (film, stream):
-            for frame in film.decode(stream):
-                if frame.pts in wanted:
-                    found[frame.pts] = frame.to_ndarray(format="rgb24")
-                if len(found) == len({*wanted}):
-                    return np.concatenate([found[each] for each in wanted], axis=2)
-        raise ImageError(f"{self.name}: frames cannot be decoded")
+            packets = islice(film.demux(stream), MOST + 1)
+            return [
+                Packet(None if each.is_discard else each.pts, each.is_keyframe) for each in packets
+            ]
+
+    def _decoded(self, count: int, starts: dict[int, int]) -> dict[int, Pixels]:
+        """Decode frames, each from a packet on; those are left out whose keyframe is none.
+
+        Args:
+            count: how many frames are asked for
+            starts: of each time that is wanted, the number of the first packet to decode
+        """
+        found: dict[int, Pixels] = {}
+        left, pixels = dict(starts), 0
+        with self._opened(count) as (film, stream):
+            begin, is_open, is_sound = min(starts.values()), False, True
+            for number, packet in enumerate(film.demux(stream)):
+                if number < begin:
+                    continue
+                if number == begin:
+                    is_sound = number == 0
+                    if is_open:
+                        stream.codec_context.flush_buffers()
+                is_open = True
+                for frame in packet.decode():
+                    pixels += frame.width * frame.height
+                    if pixels > MOST_DECODED:
+                        raise ImageError(
+                            f"{self.name}: over {MOST_DECODED:,} pixels to decode: cut it into "
+                            "shorter films, or convert it to smaller frames or more keyframes"
+                        )
+                    is_sound = is_sound or bool(frame.key_frame)
+                    if frame.pts in left and is_sound and not (begin and frame.is_corrupt):
+                        self._check_size(frame, count)
+                        found[frame.pts] = frame.to_ndarray(format="rgb24")
+                        del left[frame.pts]
+                if not left:
+                    break
+                if (following := min(left.values())) > number:
+                    begin = following
+        return found
 
     @contextmanager
     def _opened(self, count: int) -> Iterator[tuple[Any, Any]]:
         """Open by FFmpeg; what goes wrong is an error of the file."""
         av = needed("av", "reading videos")
+        if self.kind == "mov" and (stated := sum(_fragment_samples(self.data))) > SAMPLES:
+            raise ImageError(f"{self.name}: {stated:,} samples in fragments, over {SAMPLES:,}")
+        # in the decoder's own words, since frames may be of another size than the header states
+        limit = {"max_pixels": str(MAX_FRAME + _MARGIN)}
+        container = {"max_streams": str(STREAMS)}
         try:
-            with av.open(BytesIO(self.data), format=self.kind) as film:
-                known = (each for each in film.streams.video if getattr(each, "height", 0))
-                if (stream := next(known, None)) is None:
-                    raise ImageError(f"{self.name}: no video in it that can be decoded")
-                if stream.height * stream.width * count > MAX_PIXELS:
-                    raise ImageError(
-                        f"{self.name}: {count} frames of {stream.width:,} x {stream.height:,} "
-                        f"pixels exceed the limit of {MAX_PIXELS:,}"
-                    )
+            with av.open(
+                BytesIO(self.data),
+                format=self.kind,
+                container_options=container,
+                stream_options=[limit] * STREAMS,
+            ) as film:
+                stream = self._picture_stream(film)
+                self._check_size(stream, count)
+                stream.codec_context.options = limit
                 yield film, stream
-        except (av.error.FFmpegError, UnicodeError, OverflowError) as error:
-            raise ImageError(f"{self.name}: {getattr(error, 'strerror', error)}") from None
+        except UserError:
+            raise
+        except av.error.ArgumentError as error:  # what decoders say of a frame that is too large
+            raise ImageError(
+                f"{self.name}: {error.strerror} (damaged, or frames of over {MAX_FRAME:,} pixels)"
+            ) from None
+        except av.error.FFmpegError as error:
+            raise ImageError(f"{self.name}: {error.strerror}") from None
+        except Exception as error:  # of whatever type PyAV has for what it does not expect
+            kind = type(error).__name__
+            raise ImageError(f"{self.name}: damaged film ({kind}: {str(error)[:200]})") from None
+
+    def _check_size(self, frame: Any, count: int) -> None:
+        """Refuse so many frames of this size."""
+        if frame.height * frame.width > min(MAX_FRAME, MAX_PIXELS / count):
+            raise ImageError(
+                f"{self.name}: {count} frames of {frame.width:,} x {frame.height:,} pixels exceed "
+                f"the limit of {min(MAX_PIXELS, MAX_FRAME * count):,}"
+            )
+
+    def _picture_stream(self, film: Any) -> Any:
+        """The first video that is no cover; the others are passed over."""
+        av = needed("av", "reading videos")
+        covers = av.stream.Disposition.attached_pic
+        known = [each for each in film.streams.video if getattr(each, "height", 0)]
+        stream = next((each for each in known if not each.disposition & covers), None)
+        if stream is None:
+            raise ImageError(
+                f"{self.name}: no video in it that can be decoded, of up to {MAX_FRAME:,} pixels a "
+                "frame"
+            )
+        for other in film.streams:
+            if other is not stream:
+                other.discard = av.stream.Discard.all
+        return stream
+
+
+@dataclass(frozen=True)
+class Packet:
+    """What a file says of a frame.
+
+    Attributes:
+        shown: when it is shown; None if it never is
+        is_keyframe: whether it depends on no other
+    """
+
+    shown: int | None
+    is_keyframe: bool
+
+
+def _starts(packets: list[Packet], wanted: set[int]) -> dict[int, int]:
+    """Return from which packet on to decode each frame: the last keyframe that is not shown later.
+
+    Frames that follow a keyframe but are shown before it may depend on what is before it, too.
+    """
+    numbers = {each.shown: number for number, each in enumerate(packets)}
+    keys = [n for n, each in enumerate(packets) if each.is_keyframe and each.shown is not None]
+    starts = {}
+    for time in wanted:
+        before = reversed(keys[: bisect_right(keys, numbers[time])])
+        starts[time] = next((n for n in before if (packets[n].shown or 0) <= time), 0)
+    return starts
+
+
+def _fragment_samples(data: bytes) -> Iterator[int]:
+    """Yield how many samples each run of an MP4's fragments states (ISO/IEC 14496-12, 8.8.8)."""
+    at = 0
+    while at + 16 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, at)
+        size = int.from_bytes(data[at + 8 : at + 16], "big") if size == 1 else size or len(data)
+        end = min(at + max(size, 8), len(data))
+        run = data.find(b"trun", at, end) if kind not in (b"mdat", b"free", b"skip") else -1
+        while run >= 0:
+            yield int.from_bytes(data[run + 8 : run + 12], "big")
+            run = data.find(b"trun", run + 4, end)
+        at = end

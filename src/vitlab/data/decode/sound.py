@@ -12,15 +12,16 @@ off by 0.004. What is louder is clipped.
 
 A clip is never stretched: a model of 128 rows and 1,024 columns sees its first 10.24 seconds, and
 AST's own padding, a logarithm of 0, after a shorter one. A random crop in training is one in time.
+Only what is seen is read, resampled and transformed; its values are those of the whole.
 Source: Gong et al., AST: Audio Spectrogram Transformer, 2021, section 2.1.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from io import BytesIO
-from math import gcd
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,13 @@ PADDING = round(-LOWEST / STEP)  # exactly a logarithm of 0
 FLOOR = 1.1920929e-07  # of an energy
 RATES = 1_000, 384_000  # that can be resampled in reasonable memory
 MOST = 50_000_000  # samples of all channels: 200 MB
+MOST_COLUMNS = 60_000  # of a whole spectrogram: 10 minutes, a second of computing
+UNKNOWN = 2**62  # samples and more: what libsndfile says of a FLAC that was written to a pipe
+TERMS = 48_000  # of a ratio of rates: the filter has 20 times as many coefficients
+REACH = 10  # of the filter, in samples of the lower rate on each side
+_BLOCK = 2**18  # samples of all channels that are read at a time
+_PART = 4096  # columns that are computed at a time
+_SEEKABLE = ("WAV", "WAVEX", "RF64", "FLAC")  # exactly, in any part
 LOGARITHMS = {"mean": -4.2677393, "std": 2 * 4.5689974}  # AST's normalization, on AudioSet
 
 
@@ -49,11 +57,21 @@ class Clip(Recording):
     def shape(self) -> tuple[int, int, int]:
         """Return rows, columns and channels of the whole spectrogram, from the header alone."""
         with self._opened() as file:
-            return BINS, frames_of(-(-file.frames * RATE // file.samplerate)), 1
+            return BINS, frames_of(_length(file)), 1
 
     def decode(self, channels: int) -> Pixels:
-        """Return the whole spectrogram, (128, frames, channels)."""
-        return convert(levels(self._wave(), BINS), channels)
+        """Return the whole spectrogram, (128, frames, channels).
+
+        Raises:
+            ImageError: it cannot be read, or lasts longer than 10 minutes.
+        """
+        with self._opened() as file:
+            if (frames := frames_of(_length(file))) > MOST_COLUMNS:
+                raise ImageError(
+                    f"{self.name}: longer than {MOST_COLUMNS * HOP // RATE // 60} minutes: cut it "
+                    "into shorter clips"
+                )
+            return convert(levels(self._wave(file, 0, frames), BINS), channels)
 
     def fitted(self, size: tuple[int, int], channels: int, choose: ChooseBox | None) -> Pixels:
         """Return the part that a model sees: uint8 (rows, columns, channels).
@@ -63,16 +81,16 @@ class Clip(Recording):
             channels: 1 or 3
             choose: a random box of the whole, which decides the time alone; None for the start
         """
-        (rows, columns), wave = size, self._wave()
-        frames, first = frames_of(len(wave)), 0
-        if choose is not None:
-            left, _, right, _ = choose(rows, frames)
-            free = frames - (right - left)
-            first = round(left / free * (frames - columns)) if free > 0 else 0
-        start, end = max(first, 0), min(first + columns, frames)
-        pixels = np.full((rows, columns, 1), PADDING, np.uint8)
-        seen = wave[start * HOP : (end - 1) * HOP + WINDOW]
-        pixels[:, start - first : end - first] = levels(seen, rows)
+        rows, columns = size
+        with self._opened() as file:
+            frames, first = frames_of(_length(file)), 0
+            if choose is not None:
+                left, _, right, _ = choose(rows, frames)
+                free = frames - (right - left)
+                first = round(left / free * (frames - columns)) if free > 0 else 0
+            start, end = max(first, 0), min(first + columns, frames)
+            pixels = np.full((rows, columns, 1), PADDING, np.uint8)
+            pixels[:, start - first : end - first] = levels(self._wave(file, start, end), rows)
         return convert(pixels, channels)
 
     @contextmanager
@@ -85,28 +103,78 @@ class Clip(Recording):
                     raise ImageError(f"{self.name}: unsupported rate of {file.samplerate:,} Hz")
                 if file.frames * RATE < WINDOW * file.samplerate:
                     raise ImageError(f"{self.name}: shorter than 25 ms")
+                if file.frames >= UNKNOWN:
+                    raise ImageError(
+                        f"{self.name}: its header does not say how long it is: convert it again, "
+                        "to a file instead of a pipe"
+                    )
                 if file.frames * max(file.channels, RATE / file.samplerate) > MOST:
                     raise ImageError(
                         f"{self.name}: more than {MOST:,} samples: cut it into shorter clips"
                     )
                 yield file
-        except soundfile.SoundFileError as error:
-            raise ImageError(f"{self.name}: {error}") from None
+        except soundfile.LibsndfileError as error:
+            raise ImageError(f"{self.name}: damaged sound ({error.error_string})") from None
+        except (soundfile.SoundFileError, RuntimeError, TypeError, OSError) as error:
+            raise ImageError(f"{self.name}: damaged sound ({error})") from None
 
-    def _wave(self) -> NDArray[np.float32]:
-        """One channel of 16 kHz."""
-        from scipy.signal import resample_poly
+    def _wave(self, file: Any, start: int, end: int) -> NDArray[np.float32]:
+        """The samples of some columns, in one channel of 16 kHz."""
+        first, last = start * HOP, (end - 1) * HOP + WINDOW
+        ratio = _ratio(file.samplerate)
+        up, down = ratio.numerator, ratio.denominator
+        reach = REACH * max(1, -(-down // up)) + 2  # samples of the file
+        # from where a sample of the file and one of 16 kHz are at the same time
+        from_there = max(0, first * down // up - reach) // down
+        until = min(file.frames, last * down // up + reach + 1)
+        wave = self._read(file, from_there * down, until)
+        if ratio != 1:
+            from scipy.signal import resample_poly
 
-        with self._opened() as file:
-            wave, rate = file.read(dtype="float32", always_2d=True).mean(1), file.samplerate
+            wave = resample_poly(wave, up, down, window=_low_pass(up, down))
+        first, last = first - from_there * up, last - from_there * up
+        # of a ratio that is rounded, the last sample may be missing
+        return np.pad(wave[first:last], (0, max(0, last - max(first, len(wave)))))
+
+    def _read(self, file: Any, start: int, end: int) -> NDArray[np.float32]:
+        """The mean of all channels, of some samples of the file."""
+        # what is lossy depends on what was decoded before
+        at = start if file.format in _SEEKABLE else 0
+        file.seek(at)
+        wave, most = np.empty(end - start, np.float32), max(1, _BLOCK // file.channels)
+        while at < end:
+            step = min(most, (end if at >= start else start) - at)
+            block = file.read(step, dtype="float32", always_2d=True)
+            if not len(block):
+                raise ImageError(f"{self.name}: damaged sound (it ends before its header says)")
+            if at >= start:
+                wave[at - start : at - start + len(block)] = block.mean(1)
+            at += len(block)
         if not np.isfinite(wave).all():
             raise ImageError(f"{self.name}: samples that are not finite")
-        if rate != RATE:
-            common = gcd(rate, RATE)
-            wave = resample_poly(wave, RATE // common, rate // common)
-        if len(wave) < WINDOW:  # damage that the header does not show
-            raise ImageError(f"{self.name}: shorter than 25 ms")
         return wave
+
+
+def _length(file: Any) -> int:
+    """How many samples it has at 16 kHz."""
+    length: int = -(-file.frames * RATE // file.samplerate)
+    return length
+
+
+@lru_cache(maxsize=64)
+def _ratio(rate: int) -> Fraction:
+    """By what a rate is multiplied; above 48 kHz rounded, by 1e-9 at most, where it is odd."""
+    return Fraction(RATE, rate).limit_denominator(TERMS)
+
+
+@lru_cache(maxsize=8)
+def _low_pass(up: int, down: int) -> NDArray[np.float32]:
+    """The filter that `resample_poly` makes each time."""
+    from scipy.signal import firwin
+
+    most = max(up, down)
+    window: NDArray[np.float32] = firwin(2 * REACH * most + 1, 1 / most, window=("kaiser", 5.0))
+    return window.astype(np.float32)
 
 
 def frames_of(samples: int) -> int:
@@ -125,8 +193,13 @@ def log_mel(wave: NDArray[np.float32], bins: int) -> NDArray[np.float64]:
 
 def levels(wave: NDArray[np.float32], bins: int) -> Pixels:
     """Return the same as uint8 (bins, frames, 1)."""
-    values = np.rint((log_mel(wave, bins) - LOWEST) / STEP)
-    return values.clip(0, 255).astype(np.uint8)[..., None]
+    frames = frames_of(len(wave))
+    pixels = np.empty((bins, frames, 1), np.uint8)
+    for at in range(0, frames, _PART):
+        end = min(at + _PART, frames)
+        values = log_mel(wave[at * HOP : (end - 1) * HOP + WINDOW], bins)
+        pixels[:, at:end, 0] = np.rint((values - LOWEST) / STEP).clip(0, 255).astype(np.uint8)
+    return pixels
 
 
 def normalization(mean: float, std: float) -> dict[str, tuple[float]]:

@@ -114,8 +114,15 @@ def test_the_interval_of_a_calibration_error_by_hand() -> None:
 def test_a_flawless_model_is_not_known_to_be_perfect() -> None:
     probabilities, labels = np.eye(6)[np.arange(120) % 6], SingleLabels(np.arange(120) % 6)
     ours = with_intervals(probabilities, labels)["intervals"]
-    assert set(ours) == {"accuracy", "top5", "calibration_error"}
+    shares = {"accuracy", "balanced_accuracy", "balanced_top5", "macro_precision", "macro_f1"}
+    assert set(ours) == shares | {
+        "top5", "calibration_error", "brier", "mcc", "kappa", "auroc", "aurc"
+    }  # fmt: skip
     assert ours["accuracy"] == pytest.approx(wilson(1.0, 120))
+    for name in shares:  # of classes of equal size
+        assert ours[name] == pytest.approx(wilson(1.0, 120)), name
+    assert ours["brier"] == pytest.approx([0, 2 * wilson(0.0, 120)[1]])
+    assert ours["kappa"] == pytest.approx([1 - (1 - wilson(1.0, 120)[0]) * 6 / 5, 1])
     assert ours["calibration_error"][0] == 0
     assert 0.03 < ours["calibration_error"][1] < 0.3
     wrong = with_intervals(probabilities, SingleLabels((labels.values + 1) % 6))["intervals"]
@@ -129,8 +136,7 @@ def test_every_figure_lies_in_its_interval(
     result = with_intervals(probabilities, labels)
     ranges, classes = result.pop("intervals"), probabilities.shape[1]
     having = {each for each in METRICS.values() if each.name in result and each.interval}
-    flawless = {each for each in having if each.interval == "logit" and result[each.name] == 1}
-    assert set(ranges) == {each.name for each in having - flawless if each.tells(classes)}
+    assert set(ranges) == {each.name for each in having if each.tells(classes)}
     for name, (low, high) in ranges.items():
         assert low <= result[name] <= high
         assert 0 <= low <= high

@@ -5,7 +5,7 @@ again with replacement many times (the bootstrap; Efron & Tibshirani, 1993), and
 the values is taken to a scale on which they are about normal: the logit of a share, the logarithm
 of a loss, Fisher's z of a correlation. A metric says which (`Metric.interval`), and from how many
 images on its intervals cover the truth as often as they say (`Metric.least`): by simulation, in
-docs/evaluation.md. Others are not given.
+docs/evaluation.md. Others are not given. Near 0% and 100% another method holds (near_ends).
 
 A resample is a row of weights: how often it has each image.
 """
@@ -18,6 +18,8 @@ import numpy as np
 
 from vitlab.evaluation.answers import Answers, Floats, MultiAnswers, Weighted, answers_of, finite
 from vitlab.evaluation.metrics import METRICS, Interval, Metric, figures_of, values_of
+from vitlab.evaluation.near_ends import near_end, of_share, widened
+from vitlab.evaluation.near_ends import wilson as wilson
 from vitlab.evaluation.reliability import LEVEL, REACH
 
 if TYPE_CHECKING:
@@ -75,7 +77,11 @@ def with_intervals(
         name = metric.name
         if callable(metric.interval):
             found[name] = [*metric.interval(answers)]
-        elif ends := interval_of(metric, images, points[name], samples.get(name, np.empty(0))):
+            continue
+        ends = interval_of(metric, images, points[name], samples.get(name, np.empty(0)))
+        if metric.interval != "wilson" and (ends is None or near_end(answers, metric)):
+            ends = widened(metric, answers, points[name], ends)
+        if ends is not None:
             found[name] = [*ends]
     return points | {"intervals": found}
 
@@ -136,7 +142,7 @@ def interval_of(metric: Metric, images: int, point: float, samples: Floats) -> I
     if images < metric.least or not math.isfinite(point):
         return None
     if metric.interval == "wilson":
-        return wilson(point, images)
+        return of_share(point, images)
     if metric.interval not in SCALES:
         return None
     ends = transformed(metric.interval, point, samples)
@@ -159,17 +165,6 @@ def bootstrapped(values: dict[str, Floats], images: int, *, biased: bool = False
         if ends := interval_of(METRICS[name], images, middle, samples):
             found[name] = [min(ends[0], point), max(ends[1], point)]
     return {name: finite(own) for name, own in points.items()} | {"intervals": found}
-
-
-def wilson(share: float, images: int) -> Interval:
-    """Return Wilson's score interval of a share of so many images.
-
-    Source: Wilson, Probable inference, the law of succession, and statistical inference, 1927.
-    """
-    square = REACH**2 / images
-    middle = (share + square / 2) / (1 + square)
-    reach = math.sqrt(square * (share * (1 - share) + square / 4)) / (1 + square)
-    return min(max(middle - reach, 0.0), share), max(min(middle + reach, 1.0), share)
 
 
 def transformed(scale: str, point: float, samples: Floats) -> Interval:
@@ -212,5 +207,7 @@ def difference(metric: Metric, gap: float, samples: Floats, images: int) -> Inte
         middle = gap * images / (images + 2)
         reach = REACH * math.sqrt(apart / (images + 2) - middle**2) / math.sqrt(images + 2)
         return min(middle - reach, gap), max(middle + reach, gap)
+    if not samples.std():  # alike on these images says nothing of others
+        return None
     low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
     return min(low, gap), max(high, gap)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 Interval = tuple[float, float]
 Scale = Literal["wilson", "logit", "log", "fisher", ""]
 KEPT = ("Brier", "Cohen's", "R²")  # names and symbols
+MOST_DIGITS = 9  # after the point
 RISK = 0.05  # the share of wrong answers that `coverage_at_5` allows
 
 
@@ -102,8 +103,18 @@ class Metric:
         return percent(value) if self.unit == "percent" else self.deviation(value)
 
     def range(self, interval: Iterable[float] | None) -> str:
-        """Format an interval, `98.1 to 99.4`; nothing without one."""
-        return "" if interval is None else " to ".join(map(self.deviation, interval))
+        """Format an interval, `98.1 to 99.4`; nothing without one.
+
+        Ends that differ are written with as many digits as it takes to see that.
+        """
+        if interval is None:
+            return ""
+        low, high = interval
+        for digits in range(self._decimals, MOST_DIGITS):
+            ends = [f"{self._factor * each:.{digits}f}" for each in (low, high)]
+            if low == high or ends[0] != ends[1]:
+                break
+        return " to ".join(ends)
 
     def deviation(self, value: float) -> str:
         """Format a standard deviation in its unit, or percentage points."""

@@ -20,8 +20,8 @@ from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.features import cache_of, described, features_in_memory, features_of
-from vitlab.evaluation.intervals import wilson
 from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.near_ends import of_share, wilson
 from vitlab.evaluation.probes.blocks import Blocks
 from vitlab.evaluation.probes.feature_options import Probing, ProtocolName
 from vitlab.evaluation.probes.few_shot import (
@@ -137,8 +137,8 @@ def _right(guess: Integers, test: Side) -> float:
 
 
 def _row(name: str, test: Side, accuracy: float) -> dict[str, Any]:
-    """Return the figures of a fit; `interval` is Wilson's, for the test images."""
-    return {"name": name, "accuracy": accuracy, "interval": list(wilson(accuracy, len(test.y)))}
+    """Return the figures of a fit; `interval` is that of a share of the test images."""
+    return {"name": name, "accuracy": accuracy, "interval": list(of_share(accuracy, len(test.y)))}
 
 
 PROTOCOLS: dict[ProtocolName, Callable[[Side, Side, Probing], Found]] = {

@@ -1,9 +1,11 @@
 """File locks: nobody has what another has, the dead have nothing, and copies change nothing."""
 
+import contextlib
 import errno
 import fcntl
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -71,6 +73,32 @@ def test_a_lock_is_shared_or_held_alone_and_free_when_its_holders_die(tmp_path: 
         os.waitpid(child, 0)
         assert elsewhere(file, tmp_path / "elsewhere") == "False"
     assert elsewhere(file, tmp_path / "elsewhere") == "True"
+
+
+def test_what_is_waited_for_is_said(tmp_path: Path) -> None:
+    """Such as a process that is stopped, which holds it for as long."""
+    file = tmp_path / "_lock"
+    holder = started(lambda: holding(file, tmp_path / "first", False))
+    said(tmp_path / "first")
+    os.kill(holder.pid, signal.SIGSTOP)
+    text = tmp_path / "said"
+
+    def wait() -> None:
+        with (
+            text.open("w") as stream,
+            contextlib.redirect_stderr(stream),
+            Lock(file, "").held(wait=True) as mine,
+        ):
+            (tmp_path / "mine").write_text(str(mine))
+
+    waiting = started(wait)
+    while "waiting for the process that holds" not in (text.read_text() if text.exists() else ""):
+        time.sleep(0.05)
+    assert str(file) in text.read_text()
+    assert not (tmp_path / "mine").exists()
+    ended(holder)
+    assert said(tmp_path / "mine") == "True"
+    waiting.join()
 
 
 def test_a_copy_of_the_folder_leaves_a_run_locked(tmp_path: Path) -> None:

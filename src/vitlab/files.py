@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ WRITTEN = (  # names in such folders of what is a draft first
     r"run\.toml|metrics\.jsonl|duplicates\.json|model|guide|fault|report\.html|campaign\.json|"
     r"(delta|predictions|segment|detect|regress)\.safetensors"
 )
+LOOK = 0.1  # seconds between two tries to get a lock
+LOOKS = 30  # tries, after which a line says what is waited for
 BUSY = (errno.EAGAIN, errno.EACCES)  # of a lock: another process has it
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # macOS's fsync asks the drive only
 DRAFT = re.compile(r"\.(?P<name>.+)\.draft-[a-z0-9_]{8}")
@@ -194,9 +197,18 @@ class Lock:
         """Lock the file; return whether no other process has it."""
         if self._handle is None or not self.supported:
             return True
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
-            how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-            fcntl.flock(self._handle, how | (0 if wait else fcntl.LOCK_NB))
+            for _ in range(LOOKS if wait else 1):
+                with suppress(BlockingIOError):
+                    fcntl.flock(self._handle, how | fcntl.LOCK_NB)
+                    return True
+                if wait:
+                    time.sleep(LOOK)
+            if not wait:
+                return False
+            say(f"waiting for the process that holds {self.file}: it works there, or is stopped")
+            fcntl.flock(self._handle, how)  # the system gives it up for a process that ends
         except OSError as error:
             if error.errno in BUSY:
                 return False

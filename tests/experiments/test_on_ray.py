@@ -50,7 +50,9 @@ class FakeRay(ModuleType):
         self.takes = takes
         return lambda work: SimpleNamespace(remote=lambda *given: Task(work, given))
 
-    def wait(self, tasks: list[Any], num_returns: int = 1) -> tuple[list[Any], list[Any]]:
+    def wait(
+        self, tasks: list[Any], num_returns: int = 1, timeout: float = 0
+    ) -> tuple[list[Any], list[Any]]:
         if num_returns == 1 and len(tasks) not in (0, len(self.cancelled)):
             self.begun += 1
             self.failing(self.begun)

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import signal
 import sys
 import threading
@@ -83,6 +84,27 @@ def test_nothing_stays_of_a_start_that_is_cancelled(monkeypatch: pytest.MonkeyPa
         return [each for each in there if each.is_alive()]
 
     ended = threading.Event()
+    left = asyncio.run(run())
+    for each in left:
+        each.kill()
+    assert left == []
+
+
+def test_nothing_stays_of_a_process_that_is_stopped_as_it_starts() -> None:
+    """It hears neither that the connection ends, nor a signal, and would be waited for."""
+
+    async def run() -> list[BaseProcess]:
+        before = {*active_children()}
+        starting = asyncio.create_task(Decoders(1, Bounds()).start())
+        while not (there := [each for each in active_children() if each not in before]):
+            await asyncio.sleep(0.001)
+        os.kill(there[0].pid or 0, signal.SIGSTOP)
+        starting.cancel()
+        await asyncio.wait({starting})
+        for each in there:
+            await asyncio.to_thread(each.join, 10)
+        return [each for each in there if each.is_alive()]
+
     left = asyncio.run(run())
     for each in left:
         each.kill()

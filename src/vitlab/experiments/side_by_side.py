@@ -26,8 +26,13 @@ import torch
 
 from vitlab.errors import DiskError, OptionError, RunError, UserError
 from vitlab.evaluation.on_ray import TRIES, cluster, room
+from vitlab.machine.processes import is_stopped
+from vitlab.progress import say
 
 POLL = 0.05  # seconds
+LOOK = 2.0  # seconds of work, after which its processes are looked at
+ROOM = 60.0  # seconds of work on a cluster, after which it is asked whether it has nodes still
+LEAVE = 300.0  # seconds that interrupted work has to save its state
 STOPS = (signal.SIGINT, signal.SIGTERM)
 WORKING = threading.Event()  # in a process of a pool: whether there is something to interrupt
 
@@ -49,6 +54,7 @@ class SideBySide(Generic[T]):
     ) -> None:
         self._function, self._again = function, again
         self._busy: dict[Future[T], str] = {}
+        self._stopped: set[int] = set()
         theirs, self._ours = multiprocessing.Pipe(duplex=False)
         spawn = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(jobs, spawn, _ready, (theirs, threads))
@@ -80,7 +86,11 @@ class SideBySide(Generic[T]):
             UserError: as the work itself.
             KeyboardInterrupt: it was interrupted.
         """
-        done = next(iter(wait(self._busy, return_when=FIRST_COMPLETED).done))
+        ended = wait(self._busy, LOOK, return_when=FIRST_COMPLETED).done
+        while not ended:  # a pool says itself when a process of it has died
+            self._name_stopped()
+            ended = wait(self._busy, LOOK, return_when=FIRST_COMPLETED).done
+        done = ended.pop()
         try:
             return self._busy.pop(done), done.result()
         except BrokenProcessPool:
@@ -88,6 +98,13 @@ class SideBySide(Generic[T]):
                 f"a process died (out of memory?): {self._again}, with fewer at the same time if "
                 "one dies again"
             ) from None
+
+    def _name_stopped(self) -> None:
+        """Say once of each process that it is stopped, and that it is waited for."""
+        for number in {*(self._pool._processes or ())} - self._stopped:
+            if is_stopped(number):
+                self._stopped.add(number)
+                say(f"process {number} is stopped: kill -CONT {number} lets it go on")
 
 
 def _ready(theirs: Connection, threads: int) -> None:
@@ -108,7 +125,8 @@ def _follow(theirs: Connection) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the first process says it, if it is there
     if WORKING.is_set():
         os.kill(os.getpid(), signal.SIGINT)
-    while WORKING.is_set():
+    until = time.monotonic() + LEAVE
+    while WORKING.is_set() and time.monotonic() < until:
         time.sleep(POLL)
     os._exit(0)
 
@@ -160,7 +178,7 @@ class RayTasks(Generic[T]):
             for task in self._busy:
                 self._ray.cancel(task)
             if self._busy:
-                self._ray.wait([*self._busy], num_returns=len(self._busy))
+                self._ray.wait([*self._busy], num_returns=len(self._busy), timeout=LEAVE)
 
     def begin(self, name: str, *given: Any) -> None:
         """Begin a piece of work, as soon as there is room."""
@@ -170,12 +188,17 @@ class RayTasks(Generic[T]):
         """Wait until a piece of work is done; return its name and its result.
 
         Raises:
-            RunError: its process died, each time that it was tried.
+            RunError: its process died, each time that it was tried, or no node is left.
             UserError: as the work itself.
         """
         from ray.exceptions import RayError, RayTaskError
 
-        (task,), _ = self._ray.wait([*self._busy])
+        ended, _ = self._ray.wait([*self._busy], timeout=ROOM)
+        while not ended:
+            if not room(self._ray, self._device)[0]:
+                raise RunError(f"no node of the Ray cluster has room any more: {self._again}")
+            ended, _ = self._ray.wait([*self._busy], timeout=ROOM)
+        task = ended[0]
         name = self._busy.pop(task)
         try:
             result: T | UserError = self._ray.get(task)

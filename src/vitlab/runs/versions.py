@@ -6,6 +6,8 @@ from pathlib import Path
 
 from vitlab.packages import version_of
 
+PATIENCE = 10  # seconds for git, which may ask a file system that is gone
+
 
 def versions() -> dict[str, str]:
     """Return the versions of everything whose arithmetic decides the result, and our revision."""
@@ -31,7 +33,12 @@ def _revision() -> str:
 
     def git(*words: str) -> str:
         done = subprocess.run(
-            ["git", *words], cwd=own.parent, capture_output=True, text=True, check=True
+            ["git", *words],
+            cwd=own.parent,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE,
         )
         return done.stdout.strip()
 
@@ -39,5 +46,5 @@ def _revision() -> str:
         tracked = git("ls-files", own.name)
         changed = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
         return git("rev-parse", "HEAD") + changed if tracked else ""
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return ""

@@ -219,7 +219,9 @@ class Decoders:
                     await asyncio.to_thread(_start, process)
                 await asyncio.to_thread(ours.recv_bytes)
         except BaseException as error:  # or it was cancelled
-            ours.close()  # by which the process ends, if it has started
+            if process.pid is not None:  # it may be stopped, and would be waited for at the end
+                process.kill()
+            ours.close()  # by which the process ends, if it is only starting
             if isinstance(error, OSError | EOFError):
                 raise ServiceError(f"no process can decode images: {error}") from None
             raise

@@ -129,6 +129,10 @@ def not_pickled() -> object:
     return Path(os.devnull).open()
 
 
+def huge_image() -> NDArray[np.uint8]:
+    return np.empty(2**60, np.uint8)
+
+
 def local_error() -> None:
     class OwnError(Exception):
         pass
@@ -152,6 +156,7 @@ CANNOT: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "memory": (no_memory, WorkerDiedError, rf"cannot hand over .*(too large|27).*{ADVICE}"),
     "descriptors": (no_descriptor, WorkerDiedError, r"cannot hand over .*[Tt]oo many open files"),
     "objects": (not_pickled, WorkerDiedError, r"cannot hand over .*cannot pickle"),
+    "huge": (huge_image, WorkerDiedError, r"is out of memory \(.*try fewer --workers"),
     "errors": (local_error, DataError, r"raised .*OwnError: of my own; --workers 0 shows where"),
     "lines": (one_line_error, DataError, r"^labels.csv: no such column\\nas that$"),
     "kill": (killed_by(signal.SIGKILL), WorkerDiedError, "died, possibly out of memory; try"),

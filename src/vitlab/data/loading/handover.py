@@ -68,6 +68,7 @@ class Carried(Dataset[T], Generic[T]):
 
         Raises:
             DataError: a worker cannot read the items, or send the error that one of them raises.
+            WorkerDiedError: there is no memory for one.
         """
         if self.refusal:
             raise DataError(
@@ -77,6 +78,11 @@ class Carried(Dataset[T], Generic[T]):
             )
         try:
             return self.items[index]
+        except MemoryError as error:
+            raise WorkerDiedError(
+                f"a data-loading worker is out of memory ({error}): try fewer --workers, or a "
+                "smaller --batch"
+            ) from error
         except Exception as error:
             try:
                 pickle.dumps(type(error))

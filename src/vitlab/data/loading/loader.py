@@ -31,6 +31,7 @@ from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import DataError, UserError
 from vitlab.machine.cores import cores
 from vitlab.machine.open_files import check_open_files
+from vitlab.machine.processes import is_stopped
 from vitlab.models.packed import Packed
 
 T = TypeVar("T")
@@ -159,16 +160,20 @@ def loader(items: Dataset[T], order: Sequence[int], workers: int) -> "DataLoader
     """
     batches = isinstance(items, TrainingBatches | EvaluationBatches)
     workers = min(workers, len(order))
-    return _Loader(
-        Carried(items) if workers else items,
-        batch_size=None,  # the data set gives whole batches
-        sampler=order,
-        num_workers=workers,
-        collate_fn=_same,
-        worker_init_fn=leave_signals_to_parent if workers else None,
-        pin_memory=batches and torch.cuda.is_available(),
-        generator=torch.Generator(),  # PyTorch's own generator would be advanced by its use
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "This DataLoader will create"
+        )  # more than there are cores
+        return _Loader(
+            Carried(items) if workers else items,
+            batch_size=None,  # the data set gives whole batches
+            sampler=order,
+            num_workers=workers,
+            collate_fn=_same,
+            worker_init_fn=leave_signals_to_parent if workers else None,
+            pin_memory=batches and torch.cuda.is_available(),
+            generator=torch.Generator(),  # PyTorch's own generator would be advanced by its use
+        )
 
 
 class _Loader(DataLoader[T]):
@@ -177,7 +182,8 @@ class _Loader(DataLoader[T]):
     def __iter__(self) -> Any:
         if not self.num_workers:
             return super().__iter__()
-        if multiprocessing.get_start_method() != "fork":  # else each worker imports for seconds
+        if multiprocessing.get_start_method() != "fork":
+            _check_program()  # and preload, else each worker imports for seconds
             multiprocessing.set_forkserver_preload([__name__])
             resource_tracker.ensure_running()  # which would let the signals through
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -202,6 +208,21 @@ class _Loader(DataLoader[T]):
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         return _Workers(self) if self.num_workers else super()._get_iterator()
+
+
+def _check_program() -> None:
+    """Refuse a program that workers, which are not forked, would look for and not find.
+
+    Raises:
+        DataError: it came from a pipe, or its file is gone.
+    """
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if getattr(main, "__spec__", None) is None and file and not Path(file).exists():
+        raise DataError(
+            f"worker processes cannot import the program that calls vitlab, {file}: run it from a "
+            "file, or pass workers=0 (--workers 0)"
+        )
 
 
 class _Workers(_MultiProcessingDataLoaderIter):
@@ -235,7 +256,7 @@ class _Workers(_MultiProcessingDataLoaderIter):
                 self._shutdown_workers()
                 raise WorkerDiedError(_fate(ended[0])) from error
             raise
-        stopped = [] if ready else [each for each in self._workers if _is_stopped(each.pid)]
+        stopped = [] if ready else [each for each in self._workers if is_stopped(each.pid)]
         self.stops = self.stops + 1 if stopped else 0
         if self.stops < _STOPS:
             return ready, item
@@ -258,15 +279,6 @@ class _Workers(_MultiProcessingDataLoaderIter):
         if self._worker_pids_set:
             _remove_worker_pids(id(self))
             self._worker_pids_set = False
-
-
-def _is_stopped(process: int | None) -> bool:
-    """Return whether a process is stopped, as far as the system tells (Linux)."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] == "T"
 
 
 def _fate(status: int) -> str:

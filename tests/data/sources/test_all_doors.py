@@ -183,6 +183,20 @@ def rows_of_paths(root: Path, case: Case) -> Any:
     return [row | {"path": root / row["path"]} for row in cells_of(case)]
 
 
+def rows_of(kind: Callable[[bytes], Any]) -> Any:
+    """Rows whose images are open files, or buffers."""
+
+    def write(root: Path, case: Case) -> Any:
+        del root
+        contents = [each.content for each in case.entries]
+        return [
+            {"image": kind(content)} | {name: cell for name, cell in row.items() if name != "path"}
+            for content, row in zip(contents, cells_of(case), strict=True)
+        ]
+
+    return write
+
+
 def pairs(root: Path, case: Case) -> Any:
     del root
     own: dict[str, list[tuple[bytes, Any]]] = {}
@@ -263,6 +277,8 @@ DOORS: dict[str, Callable[[Path, Case], Any]] = {
     "DataFrame of paths": frame_of_paths,
     "DataFrame of bytes": frame_of_bytes,
     "rows": rows_of_paths,
+    "rows of open files": rows_of(io.BytesIO),
+    "rows of buffers": rows_of(bytearray),
     "pairs": pairs,
     "pairs of NumPy": numpy_pairs,
     "datasets": dataset,

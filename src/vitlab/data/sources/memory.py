@@ -4,6 +4,7 @@
 and paths without labels, a source of ours, or a dictionary of splits with any of them.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -26,7 +27,7 @@ from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_
 from vitlab.data.sources.folders import named_files
 from vitlab.data.sources.lists import Row, find_images, read_paths
 from vitlab.data.sources.paths import Inside
-from vitlab.data.sources.pictures import Picture, Pictures, several, stored
+from vitlab.data.sources.pictures import Picture, Pictures, as_picture, several, stored
 from vitlab.data.sources.request import NO_LABELS, Found, Part, Request, Splits, blank
 from vitlab.data.sources.source import Source
 from vitlab.data.sources.tables import open_dataset
@@ -316,12 +317,7 @@ def _holds_pictures(cells: Sequence[Any]) -> bool:
 
 def _picture_in(cell: object) -> Picture | None:
     """Return the image in a cell, also as in Parquet files; None for paths and others."""
-    if isinstance(cell, Mapping) and {"bytes", "path"} <= set(cell):
-        inside: Picture | None = cell["bytes"] if cell["bytes"] is not None else cell["path"]
-        return inside
-    if isinstance(cell, bytes | Image.Image):
-        return cell
-    return cell if isinstance(cell, ARRAYS) and cell.ndim >= 2 else None
+    return None if isinstance(cell, str | os.PathLike) else as_picture(cell)
 
 
 def _are_arrays(data: object) -> bool:

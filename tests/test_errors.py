@@ -34,6 +34,10 @@ def test_what_the_system_refuses_and_a_person_can_mend() -> None:
     assert str(denied) == "runs/a: permission denied"
     assert str(full) == "no space left on device"
     assert "begins with ~" in str(homeless)
+    homeless = as_user_error(FileNotFoundError(errno.ENOENT, "No usable temporary directory found"))
+    assert str(homeless) == (
+        "no folder for temporary files can be written: set TMPDIR to one that can"
+    )
     for other in (OSError(errno.EBADF, "x"), RuntimeError("x"), KeyError(1)):
         assert as_user_error(other) is other
 

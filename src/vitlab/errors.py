@@ -173,6 +173,10 @@ def as_user_error(error: BaseException) -> BaseException:
     if isinstance(error, OSError) and errno.errorcode.get(error.errno or 0) in MENDABLE:
         reason = str(error.strerror).lower()
         return DiskError(f"{error.filename}: {reason}" if error.filename else reason)
+    if isinstance(error, OSError) and "No usable temporary directory" in str(error):  # tempfile's
+        return DiskError("no folder for temporary files can be written: set TMPDIR to one that can")
+    if isinstance(error, OSError) and "MPLCONFIGDIR" in str(error):  # Matplotlib's, without both
+        return DiskError("Matplotlib finds no folder for its cache: set MPLCONFIGDIR or TMPDIR")
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, of `~name`
         return DiskError("a name begins with ~ and a user that is not known here")
     if isinstance(error, UnicodeEncodeError) and "\ud800" <= error.object[error.start] <= "\udfff":

@@ -156,7 +156,7 @@ def test_timms_models(peft: Any, tmp_path: Path) -> None:
     where = {"target_modules": ["qkv", "fc2"], "modules_to_save": ["head"]}
     peer = adapted(peft, model, tmp_path / "a", **where)
     known: dict[str, Any] = {"name": name, "heads": 3}
-    with pytest.raises(WeightsError, match=r"is LoRA without its base .* --base \(in Python base="):
+    with pytest.raises(WeightsError, match=r"is LoRA without its base .* --base \(Python: base="):
         vitlab.load(tmp_path / "a", **known)
     near(vitlab.load(tmp_path / "a", base=tmp_path / "base.safetensors", **known), peer)
 

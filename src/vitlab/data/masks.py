@@ -137,7 +137,8 @@ class MaskedImages(Wrapped):
             raise DataError(
                 f"the mask of {name} has the number {found[unknown][0]}, which is none of the "
                 f"{len(values)} classes ({some([*map(str, values)])}): name all classes with "
-                f"--class-names, or store {self.known.ignored} where a pixel does not count"
+                "--class-names where they are learned first (vitlab probe --task segment), or "
+                f"store {self.known.ignored} where a pixel does not count"
             )
         return classes
 

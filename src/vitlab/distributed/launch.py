@@ -65,12 +65,16 @@ def choose_device(name: str, world: World) -> torch.device:
 
 
 @contextmanager
-def joined(device: str, timeout: float) -> Iterator[tuple[World, torch.device]]:
+def joined(
+    device: str, timeout: float, *, resumes: bool = True, option: str = ", or raise --timeout"
+) -> Iterator[tuple[World, torch.device]]:
     """Join the other processes of the run, if torchrun started several; leave at the end.
 
     Args:
         device: as for `device.choose`
         timeout: seconds to wait for another process before giving up
+        resumes: whether the command has `--resume`, for the advice
+        option: what it has to wait longer, for the advice
 
     Raises:
         RunError: another process died or hangs.
@@ -84,19 +88,24 @@ def joined(device: str, timeout: float) -> Iterator[tuple[World, torch.device]]:
     with warnings.catch_warnings():
         # of weights with a dimension of one, whose strides mean nothing
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-        with _group(world, chosen, timeout):
+        advice = (
+            "with --resume to continue from the newest checkpoint" if resumes else "all of them"
+        )
+        with _group(world, chosen, timeout, advice, option):
             yield world, chosen
 
 
 @contextmanager
-def _group(world: World, device: torch.device, timeout: float) -> Iterator[None]:
+def _group(
+    world: World, device: torch.device, timeout: float, advice: str, option: str
+) -> Iterator[None]:
     """Join and leave PyTorch's process group."""
     wait = timedelta(seconds=timeout)
     try:
         store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=wait))
         dist.init_process_group(
             "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-            store=meet(store, world, timeout),
+            store=meet(store, world, timeout, option),
             rank=world.rank,
             world_size=world.size,
             timeout=wait,
@@ -111,7 +120,7 @@ def _group(world: World, device: torch.device, timeout: float) -> Iterator[None]
             raise
         raise RunError(
             f"process {world.rank} of {world.size} lost contact with the others (one died or "
-            "hangs): rerun with --resume to continue from the newest checkpoint"
+            f"hangs): rerun {advice}"
         ) from error
     except (UserError, KeyboardInterrupt):
         if dist.is_initialized():
@@ -120,7 +129,7 @@ def _group(world: World, device: torch.device, timeout: float) -> Iterator[None]
     dist.destroy_process_group()
 
 
-def meet(store: Store, world: World, timeout: float) -> Store:
+def meet(store: Store, world: World, timeout: float, option: str = "") -> Store:
     """Return a part of torchrun's store that belongs to the processes that are alive now.
 
     The store outlives a restart, and with it the addresses of dead processes, to which PyTorch 2.13
@@ -150,7 +159,7 @@ def meet(store: Store, world: World, timeout: float) -> Store:
         time.sleep(0.02)
     raise RunError(
         f"process {world.rank} timed out after {timeout:g} s waiting for all {world.size} "
-        "processes to start: start them all, or raise --timeout"
+        f"processes to start: start them all{option}"
     )
 
 

@@ -81,7 +81,7 @@ def writers(
         timeout: seconds that a process of torchrun waits for the others
     """
     spread = check_on(on, share)
-    with joined("cpu" if spread else str(asked.device), timeout) as (world, place):
+    with joined("cpu" if spread else str(asked.device), timeout, resumes=False) as (world, place):
         if spread:
             here, theirs = shared_out(asked)
             yield world, here, partial(write_on_ray, theirs)

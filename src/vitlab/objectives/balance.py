@@ -22,7 +22,11 @@ def imbalance(counts: Sequence[int]) -> float:
 
 
 def decided(
-    options: ObjectivePart, labels: Labels, classes: int, own: bool = False
+    options: ObjectivePart,
+    labels: Labels,
+    classes: int,
+    own: bool = False,
+    steps: bool = True,
 ) -> tuple[ObjectivePart, list[str]]:
     """Decide what `balance=auto` leaves to the data, and say so in one line if classes are uneven.
 
@@ -31,6 +35,7 @@ def decided(
         labels: of the training images
         classes: their number
         own: whether a function of the user's own takes the place of the loss
+        steps: whether there is a loss at all; a probe fits its head in closed form
 
     Returns:
         The options without `auto`, and lines for the user.
@@ -56,7 +61,8 @@ def decided(
         balance = "none" if ratio < UNEVEN else "weights"
         lines = [f"{found}: images are weighted by their class (--balance weights)"]
     elif balance == "none":
-        lines = [f"{found}: --balance weights, sampling or focal would make up for it"]
+        command = "" if steps else "vitlab finetune with "
+        lines = [f"{found}: {command}--balance weights, sampling or focal would make up for it"]
     return replace(options, balance=balance), lines if ratio >= UNEVEN else []
 
 

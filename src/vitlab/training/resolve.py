@@ -45,7 +45,7 @@ from vitlab.precision import remark, resolved
 from vitlab.progress import named_if_slow
 from vitlab.recipes.model_part import ModelPart, part_of
 from vitlab.recipes.named import RECIPES, default_data
-from vitlab.recipes.recipe import Host, Recipe, check_packages
+from vitlab.recipes.recipe import PROBE, Host, Recipe, check_packages
 from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.versions import processor
 from vitlab.training import tracking
@@ -311,7 +311,8 @@ def settled(
         splits = with_train_images(splits, data.train_images)
         data = replace(data, train_images=len(splits.train))
     if labeled:
-        objective, notes = decided(objective, splits.train.labels, len(splits.classes), own_loss)
+        labels, classes = splits.train.labels, len(splits.classes)
+        objective, notes = decided(objective, labels, classes, own_loss, recipe.recipe != PROBE)
         splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])
     augment, sounds = recipe.augment, of_sounds(splits.train)
     if sounds or data.data == SCENES:  # nobody writes mirrored digits

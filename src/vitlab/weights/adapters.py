@@ -47,6 +47,14 @@ LABELS = ("id2label", "label_names")  # of the base's classifier
 SUMS = ("tensors", "sha256")  # of a folder of ours
 
 
+def with_base(adapter: Path) -> str:
+    """Return how a base is named, also to a command that trains, which has no option for it."""
+    return (
+        f"with --base (Python: base=…; to train, first vitlab export {adapter} --base BASE --to "
+        "vitlab --out DIR)"
+    )
+
+
 @contextmanager
 def unaltered(source: StoredTensors) -> Iterator[None]:
     """Say of a source that is refused in the block what other libraries made of its weights."""
@@ -92,7 +100,7 @@ def with_adapter(
         if not fits or place in products:
             raise WeightsError(
                 f"{source.path}: {layer} fits no layer of {base.path}: give the base that the "
-                "adapter was trained on with --base (in Python base=…)"
+                f"adapter was trained on {with_base(source.path)}"
             )
         products[place] = (pair["B"], pair["A"], _scale(source, layer, a[0]))
 
@@ -210,7 +218,7 @@ def _base(
     except UserError as error:
         raise WeightsError(
             f"{source.path} is LoRA without its base {str(place)!r}: give the base's path or name "
-            "on the Hub with --base (in Python base=…)"
+            f"on the Hub {with_base(source.path)}"
         ) from error
 
 

@@ -120,7 +120,8 @@ def check(reading: Reading, source: StoredTensors, expected: StateDict) -> None:
         if not why:
             raise WeightsError(
                 f"{path}: unexpected tensor {name} ({format}, {config.name}): if the model does "
-                f"not need it, leave it out with --drop {name} (in Python drop=…)"
+                f"not need it, leave it out with --drop {name} (in training --weights-drop, in "
+                "Python drop=…)"
             )
 
 

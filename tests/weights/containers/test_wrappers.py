@@ -247,7 +247,10 @@ def test_superfluous_tensors_are_dropped_by_name(
     extra = {"head_aux.0.weight": torch.zeros(3, 8), "head_aux.0.bias": torch.zeros(3),
              "fc.weight": torch.zeros(2, 2)}  # fmt: skip
     file = saved({"state_dict": prefixed(tensors | extra, "module.")}, tmp_path / "c.pth")
-    with pytest.raises(WeightsError, match=r"leave it out with --drop fc.weight \(in Python drop="):
+    with pytest.raises(
+        WeightsError,
+        match=r"leave it out with --drop fc.weight \(in training --weights-drop, in Python drop=",
+    ):
         vitlab.load(file)
     with caplog.at_level(logging.WARNING, "vitlab"):
         model = vitlab.load(file, drop=["fc.weight", "head_aux.*"])

@@ -168,7 +168,7 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
         OptionError: a layer that the model does not have.
     """
     begin, cache = time.monotonic(), cache_of(how.cache)
-    with joined(str(compute.device), TIMEOUT) as (world, device):
+    with joined(str(compute.device), TIMEOUT, resumes=False, option="") as (world, device):
         with world.agreed():
             splits = open_to_learn(data, columns=how.columns)
             classes_of(splits.train, title_of(data))

@@ -258,7 +258,7 @@ def _others(path: Path, names: list[str], outside: tuple[str, ...]) -> str:
     left = f"; left out, outside of them: {some(outside)}" if outside else ""
     return (
         f"{path} contains several models ({', '.join(names)}): {names[0]} was read; --part "
-        f"{names[1]} reads another (in Python part={names[1]!r}){left}"
+        f"{names[1]} reads another (in training --weights-part, in Python part={names[1]!r}){left}"
     )
 
 

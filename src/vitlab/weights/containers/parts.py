@@ -111,7 +111,7 @@ def chosen(
         if len(parts) > 1 and (len(found) > 1 or best == UNUSUAL):
             raise WeightsError(
                 f"{path} contains several models ({', '.join(names)}): choose one with --part "
-                f"{names[0]} (in Python part={names[0]!r})"
+                f"{names[0]} (in training --weights-part, in Python part={names[0]!r})"
             )
     return found[0], [found[0].name, *(name for name in names if name != found[0].name)]
 

@@ -179,7 +179,8 @@ def warning(path: object, config: ModelConfig, origins: Mapping[str, str]) -> st
     first = next(iter(doubts))
     return (
         f"{path} does not say, so these are assumed: {shown}; to settle them, give {flags}, or "
-        f"--name with the model's name in timm (in Python: {first}=…, name=…)"
+        f"--name with the model's name in timm (in training --weights-name; in Python: {first}=…, "
+        "name=…)"
     )
 
 

@@ -300,7 +300,8 @@ def check_content(path: object, file: Layout, certain: bool) -> None:
     if not certain and holds(file, "pooled_norm.weight !token !scale1 !qkv.bias"):
         raise WeightsError(
             f"{path} may be another model, as in vit_base_patch16_rpn_224, whose norms follow "
-            "attention and MLP: give --name with the model's name in timm"
+            "attention and MLP: give --name with the model's name in timm (in training "
+            "--weights-name)"
         )
 
 

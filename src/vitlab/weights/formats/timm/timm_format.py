@@ -273,7 +273,7 @@ def _positions(known: Known) -> tuple[bool, bool]:
     if "rope" in hints.choices.get("positions", "") and known.pairs is None:
         raise WeightsError(
             f"{known.source.path} does not say which channels rotary positions turn together: give "
-            "--name with the model's name in timm"
+            "--name with the model's name in timm (in training --weights-name)"
         )
     if "positions" not in file:
         _unplaced(known, [*stated, *wanted])
@@ -309,7 +309,8 @@ def _unplaced(known: Known, sizes: list[Size]) -> None:
     if "positions" not in known.values and "positions" not in known.hints.choices:
         raise WeightsError(
             f"{known.source.path}: {NAME}: no positions are stored, and only DINOv3 is known to "
-            "compute them: give --positions none, or --name (in Python positions='none', name=…)"
+            "compute them: give --positions none, or --name (in training --weights-name; in "
+            "Python positions='none', name=…)"
         )
     patch = int(known.values["patch"])
     if sizes:
@@ -354,5 +355,5 @@ def _heads(known: Known) -> None:
     if "heads" not in known.values:
         raise WeightsError(
             f"{known.source.path} does not say how many heads a width of {file.width} has: give "
-            "--heads, or --name as in timm (in Python heads=…, name=…)"
+            "--heads, or --name as in timm (in training --weights-name; in Python heads=…, name=…)"
         )

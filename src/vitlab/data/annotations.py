@@ -118,6 +118,9 @@ def read_annotations(
     text = read_text(file, LARGEST)
     images, categories, ids = list[Any](), list[Any](), array("q")
     of_image, of_category = _Ids(), _Ids()
+    too_many = f"{file} has more than {MOST_OBJECTS:,} objects: split it"
+    if text.count('"image_id"') > MOST_OBJECTS:  # known at once
+        raise DataError(too_many)
     try:
         for key, each in items_of(text):
             if key == "images":
@@ -129,7 +132,7 @@ def read_annotations(
                 ids.append(of_category.number(each["category_id"]))
                 keep(each)
                 if len(ids) > 2 * MOST_OBJECTS:
-                    raise DataError(f"{file} has more than {MOST_OBJECTS:,} objects: split it")
+                    raise DataError(too_many)
         named, listed = _named(file, categories), _listed(file, images, group_column)
         if unknown := of_category.keys() - named.by_id.keys():
             raise ValueError(f"category_id {min(unknown)} is not among the categories")

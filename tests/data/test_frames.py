@@ -167,6 +167,13 @@ def test_label_studio_states_the_other_sides(tmp_path: Path) -> None:
     found, notes = opened(root, "upright")
     assert on_their_objects(root, found) == [*range(8)]
     assert "turned" not in notes
+    text = json.loads((root / "annotations.json").read_text())
+    text["info"] = {"contributor": "Label Studio"}  # as it writes
+    (root / "annotations.json").write_text(json.dumps(text))
+    found, notes = opened(root)
+    assert on_their_objects(root, found) == [*range(8)]
+    assert "is Label Studio's: its objects were drawn on the upright photos, of which EXIF" in notes
+    assert "were turned" in opened(root, "stored")[1]
 
 
 def test_sides_of_another_proportion_are_left_out_and_named(tmp_path: Path) -> None:

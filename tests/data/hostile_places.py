@@ -1,7 +1,7 @@
 """Hostile data with boxes, masks and numbers, made on demand, small or large.
 
-`PYTHONPATH=src:tests python -m data.hostile_places FOLDER` opens each large set in a process of its
-own, and prints how it ended, its processor seconds and its most memory.
+`PYTHONPATH=src:tests python -m data.hostile_places FOLDER [NAME …]` opens each large set in a
+process of its own, and prints how it ended, its processor seconds and its most memory.
 """
 
 import json
@@ -10,7 +10,7 @@ import resource
 import struct
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -323,9 +323,11 @@ def opened(kind: str, root: Path) -> int:
     return len(source)
 
 
-def _measure(place: Path) -> None:
-    """Open each large set in a process of its own."""
+def _measure(place: Path, names: Sequence[str]) -> None:
+    """Open each large set, or those of some names, in a process of its own."""
     for kind, name, make in every():
+        if names and name not in names:
+            continue
         (root := place / f"{len(name)}-{kind}").mkdir()
         make(root, True)
         child = os.fork()
@@ -361,4 +363,4 @@ if __name__ == "__main__":
     import vitlab.data.masks
     import vitlab.data.open  # noqa: F401  # imported once, before the forks
 
-    _measure(Path(sys.argv[1]))
+    _measure(Path(sys.argv[1]), sys.argv[2:])

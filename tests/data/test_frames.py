@@ -167,6 +167,13 @@ def test_label_studio_states_the_other_sides(tmp_path: Path) -> None:
     found, notes = opened(root, "upright")
     assert on_their_objects(root, found) == [*range(8)]
     assert "turned" not in notes
+    text = json.loads((root / "annotations.json").read_text())
+    text["info"] = {"contributor": "Label Studio"}  # as it writes
+    (root / "annotations.json").write_text(json.dumps(text))
+    found, notes = opened(root)
+    assert on_their_objects(root, found) == [*range(8)]
+    assert "is Label Studio's: its objects were drawn on the upright photos, of which EXIF" in notes
+    assert "were turned" in opened(root, "stored")[1]
 
 
 def test_sides_of_another_proportion_are_left_out_and_named(tmp_path: Path) -> None:
@@ -259,6 +266,12 @@ def test_labels_in_shares_have_no_sides(tmp_path: Path) -> None:
 # Masks
 
 
+def decoded(file: Path) -> Image.Image:
+    """An image of Pillow's, of no file, which knows its orientation."""
+    with Image.open(file) as image:
+        return image.copy()
+
+
 def masks_of(source: Source) -> dict[int, bool]:
     """Of each image that is left, whether its mask is where the bright pixels are."""
     assert hasattr(source, "truth")
@@ -270,7 +283,7 @@ def masks_of(source: Source) -> dict[int, bool]:
     return found
 
 
-@pytest.mark.parametrize("layout", ["folder", "list", "memory"])
+@pytest.mark.parametrize("layout", ["folder", "list", "memory", "bytes", "pillow"])
 @pytest.mark.parametrize("kind", ["stored", "upright"])
 def test_masks_lie_on_their_objects(kind: str, layout: str, tmp_path: Path) -> None:
     lines = ["path,mask"]
@@ -284,12 +297,10 @@ def test_masks_lie_on_their_objects(kind: str, layout: str, tmp_path: Path) -> N
         lines.append(f"images/{orientation}.png,masks/{orientation}.png")
     (tmp_path / "list.csv").write_text("\n".join(lines))
     pairs = [line.split(",") for line in lines[1:]]
-    data: Any = {
-        "folder": tmp_path,
-        "list": tmp_path / "list.csv",
-        "memory": [(str(tmp_path / one), np.asarray(Image.open(tmp_path / two)))
-                   for one, two in pairs],
-    }[layout]  # fmt: skip
+    data: Any = {"folder": tmp_path, "list": tmp_path / "list.csv"}.get(layout)
+    if data is None:
+        read = {"memory": str, "bytes": Path.read_bytes, "pillow": decoded}[layout]
+        data = [(read(tmp_path / one), np.asarray(decoded(tmp_path / two))) for one, two in pairs]
     if layout == "folder":
         (tmp_path / "list.csv").unlink()
     result = open_masks(data)

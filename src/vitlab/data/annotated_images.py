@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vitlab.data.annotations import Annotations, check_there, split_of_file
-from vitlab.data.frames import Placed, evidence_in, frames_of, place, verdicts_of
+from vitlab.data.frames import Placed, Verdict, evidence_in, frames_of, place, verdicts_of
 from vitlab.data.rules import SPLIT_OF
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import Inside, some
@@ -40,10 +40,18 @@ def placed_images(
         own.notes.extend(notes)
         check_there(own, sum(map(bool, paths[split])))
     frames = {split: frames_of(own) for split, own in paths.items()}
-    wanted = columns.annotation_frame
-    verdicts = {
-        split: verdicts_of(frames[split], own.sides, wanted) for split, own in found.items()
-    }
+    verdicts = dict[str, list[Verdict]]()
+    for split, own in found.items():
+        wanted = columns.annotation_frame
+        if wanted == "auto":
+            wanted = own.frame
+        verdicts[split] = verdicts_of(frames[split], own.sides, wanted)
+        turned = sum(frame is not None and frame.orientation > 1 for frame in frames[split])
+        if turned and wanted != columns.annotation_frame:
+            own.notes.append(
+                f"{own.file} is Label Studio's: its objects were drawn on the upright photos, of "
+                f"which EXIF turns {turned:,}; else pass --annotation-frame stored"
+            )
     evidence = set().union(*(evidence_in(frames[each], verdicts[each]) for each in found))
     return {
         split: (

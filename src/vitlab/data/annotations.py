@@ -20,6 +20,7 @@ import numpy as np
 from vitlab.data.frames import Sides
 from vitlab.data.labels import Classes, Integers, check_class_names
 from vitlab.data.rules import SPLIT_OF
+from vitlab.data.settings import AnnotationFrame
 from vitlab.data.sources.folders import json_files
 from vitlab.data.sources.memory import told
 from vitlab.data.sources.paths import read_text, some
@@ -31,6 +32,7 @@ MOST_OBJECTS = 4_000_000  # in a file; COCO's largest has 900,000
 MOST_IN_IMAGE = 10_000  # objects
 MOST_CLASSES = 20_000  # in a file; V3Det has 13,204
 LONGEST_PATH, SHOWN_OF_PATH = 4096, 100  # characters
+UPRIGHT = ("Label Studio",)  # show photos upright, and state the sides of the stored pixels
 SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -82,6 +84,8 @@ class Annotations:
         classes: names of the categories, in the file's order, each once
         image: of each object the number of its image; -1 for one that is not listed, (m,)
         category: of each object the number of its class, (m,)
+        frame: on what the program that wrote the file lets its users draw, whatever sides it
+            states; `auto` of other programs
         notes: remarks for the user
     """
 
@@ -92,6 +96,7 @@ class Annotations:
     classes: list[str]
     image: Integers
     category: Integers
+    frame: AnnotationFrame
     notes: list[str]
 
 
@@ -119,18 +124,24 @@ def read_annotations(
     text = read_text(file, LARGEST)
     images, categories, ids = list[Any](), list[Any](), array("q")
     of_image, of_category = _Ids(), _Ids()
+    frame: AnnotationFrame = "auto"
+    too_many = f"{file} has more than {MOST_OBJECTS:,} objects: split it"
+    if text.count('"image_id"') > MOST_OBJECTS:  # known at once
+        raise DataError(too_many)
     try:
         for key, each in items_of(text):
             if key == "images":
                 images.append(each)
             elif key == "categories":
                 categories.append(each)
+            elif key == "info" and isinstance(each, dict):
+                frame = "upright" if each.get("contributor") in UPRIGHT else frame
             elif key == "annotations":
                 ids.append(of_image.number(each["image_id"]))
                 ids.append(of_category.number(each["category_id"]))
                 keep(each)
                 if len(ids) > 2 * MOST_OBJECTS:
-                    raise DataError(f"{file} has more than {MOST_OBJECTS:,} objects: split it")
+                    raise DataError(too_many)
         named, listed = _named(file, categories), _listed(file, images, group_column)
         if unknown := of_category.keys() - named.by_id.keys():
             raise ValueError(f"category_id {min(unknown)} is not among the categories")
@@ -147,11 +158,11 @@ def read_annotations(
     category = _renumbered(numbers[:, 1], of_category, named.by_id)
     notes = [*listed.notes, *named.notes]
     own = file, listed.names, listed.sides, listed.groups, named.names
-    return Annotations(*own, image, category, notes)
+    return Annotations(*own, image, category, frame, notes)
 
 
 def items_of(text: str) -> Iterator[tuple[str, Any]]:
-    """Yield the key and each item of the lists in a JSON object, one decoded at a time.
+    """Yield the key and each item of the lists in a JSON object, one decoded at a time; and `info`.
 
     Raises:
         ValueError: it is no JSON object.
@@ -171,6 +182,8 @@ def items_of(text: str) -> Iterator[tuple[str, Any]]:
             value, at = decode(text, at)
             if key in ("images", "annotations", "categories"):
                 raise ValueError(f"{key} is no list")
+            if key == "info":
+                yield key, value
         else:
             at = _after(text, at + 1)
             while text[at : at + 1] != "]":

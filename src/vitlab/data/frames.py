@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ ORIENTATION = 274  # the tag of a TIFF
 THREADS = 8  # that read files
 ROUNDING = 1.0  # pixels by which the sides of a resized photo are off
 SLACK = 0.01  # of a side, likewise
+
+_WHOLE = Lock()  # one file at a time is in memory as a whole
 
 Sides = tuple[float, float]
 """Width and height."""
@@ -89,7 +92,8 @@ def read_frame(file: Path) -> ImageFrame | None:
                 return found
             if kind == "PNG":
                 return _png_frame(stream)
-        return frame_of(read_image(file, str(file)))
+        with _WHOLE:
+            return frame_of(read_image(file, str(file)))
     return None
 
 

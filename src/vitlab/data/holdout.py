@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import Integers
 from vitlab.data.rules import SPLIT_WORDS
-from vitlab.data.settings import Columns, Data, part_of
+from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.remote import keep, read_kept
 from vitlab.data.sources.request import ALL, Splits
@@ -140,15 +140,6 @@ def chances(source: Source, purpose: str) -> NDArray[np.float64]:
 def groups_known(source: Source) -> bool:
     """Return whether the data names groups."""
     return noted(source, "group") is not None
-
-
-def refuse_groups(columns: Columns) -> None:
-    """Refuse a column of groups where whatever is held out is not held out by it."""
-    if columns.group_column:
-        raise DataError(
-            "images with boxes or masks are held out one by one, whatever their group_column: "
-            "leave it out, and say what to test on, in a folder test/ (of a list: a column split)"
-        )
 
 
 def identified(source: Source) -> Source:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.frames import (
+    ORIENTATION,
     ImageFrame,
     Placed,
     Sides,
@@ -28,6 +29,7 @@ from vitlab.data.frames import (
 from vitlab.data.holdout import origin
 from vitlab.data.settings import AnnotationFrame
 from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.pictures import Picture, Pictures
 from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
 
@@ -68,18 +70,28 @@ def _verdict(frame: ImageFrame | None, sides: Sides | None, wanted: AnnotationFr
 def _turned_frames(images: Source) -> list[ImageFrame | None]:
     """Return the frames of the images that EXIF turns or mirrors; None of others."""
     whole, numbers = origin(images)
+    frames = list[ImageFrame | None]()
     if isinstance(whole, LabeledFiles):
         frames = frames_of(str(whole.root / whole.paths[number]) for number in numbers.tolist())
-    else:
-        frames = [_frame_in_memory(images, number) for number in range(len(images))]
-    return [frame if frame is not None and frame.orientation > 1 else None for frame in frames]
+    elif isinstance(whole, Pictures):
+        frames = [_frame_in_memory(whole.pictures[number]) for number in numbers.tolist()]
+    turned = [frame if frame is not None and frame.orientation > 1 else None for frame in frames]
+    return turned or [None] * len(images)
 
 
-def _frame_in_memory(images: Source, index: int) -> ImageFrame | None:
-    """Return the frame of an image that is given as a file; None of pixels, and of damaged ones."""
-    with suppress(ImageError):
-        image = images.image(index)
-        return frame_of(image.data) if isinstance(image, EncodedImage) else None
+def _frame_in_memory(picture: Picture) -> ImageFrame | None:
+    """Return the frame of an image as a user has it; None of arrays, and of damaged ones."""
+    match picture:
+        case str() | Path():
+            return read_frame(Path(picture).expanduser())
+        case bytes():
+            with suppress(ImageError):
+                return frame_of(picture)
+        case Image.Image():
+            if file := getattr(picture, "filename", ""):
+                return read_frame(Path(file))
+            turn = picture.getexif().get(ORIENTATION, 1)
+            return ImageFrame(picture.size, turn if turn in range(1, 9) else 1)
     return None
 
 

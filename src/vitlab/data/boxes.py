@@ -5,6 +5,7 @@
     photos/annotations/instances_train2017.json   with photos/train2017/ (COCO)
     photos/train/_annotations.coco.json           beside the images of the split (Roboflow)
     one.json                                      such a file alone
+    images/ + labels/, data.yaml                  YOLO's layout, as data/sources/yolo.py
     digit-scenes                                  2 to 6 embedded digits in 48x48 pixels
 
 A box is left, top, right, bottom in shares of the image's sides, so that it stays as it is where
@@ -36,6 +37,7 @@ from vitlab.data.sources.memory import Arrays, digits, split_digits, told
 from vitlab.data.sources.paths import Inside, Names, read_text, some
 from vitlab.data.sources.request import Found, Part, Request, Splits, blank, split_of
 from vitlab.data.sources.source import Relabeled, Source, numbered
+from vitlab.data.sources.yolo import YoloData, read_yolo
 from vitlab.errors import DataError
 
 SCENES = "digit-scenes"
@@ -125,6 +127,8 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
     """
     if options.data == SCENES:
         return Splits(scenes("train"), scenes("test"))
+    if (drawn := read_yolo(Path(options.data).expanduser()) if options.data else None) is not None:
+        return _of_yolo(drawn, options, classes)
     if not options.data:
         raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
     refuse_groups(options)
@@ -197,6 +201,26 @@ def _counted(source: Source, columns: Columns) -> Source:
     known = {"digits": (classes >= 0).sum(1), "sum": np.maximum(classes, 0).sum(1)}
     check_known_columns(known, SCENES, names)
     return numbered(source, np.stack([known[name] for name in names], 1), names)
+
+
+# YOLO
+
+
+def _of_yolo(said: YoloData, options: Data, classes: Sequence[str]) -> Splits:
+    """Return the images of YOLO's layout, split, with their boxes."""
+    if options.group_column:
+        raise DataError(f"{options.data} has no columns, so that group_column means nothing")
+    used = {row[0] for own in said.splits.values() for objects in own.objects for row in objects}
+    order = tuple(classes) or tuple(said.classes[number] for number in sorted(used))
+    place = {name: number for number, name in enumerate(order)}
+    for number in sorted(used):
+        check_known(Path(options.data), said.classes[number], order)
+    opened = dict[str, Source]()
+    for split, own in said.splits.items():
+        rows = [[(place[said.classes[row[0]]], *row[1:]) for row in each] for each in own.objects]
+        labels = BoxLabels.of(rows, len(order))
+        opened[split] = LabeledFiles(Path(), Names.of(own.paths), labels, order)
+    return in_splits(opened, options.test_fraction, said.notes)
 
 
 # COCO

@@ -20,7 +20,8 @@ from vitlab.units import counted
 
 # Endings of what usually lies beside images.
 BESIDE = frozenset({".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".md", ".html", ".yaml",
-                    ".yml", ".toml", ".db", ".ini", ".pdf", ".py", ".log"})  # fmt: skip
+                    ".yml", ".toml", ".db", ".ini", ".pdf", ".py", ".log",
+                    ".names", ".labels"})  # fmt: skip
 ARCHIVES = frozenset({".zip", ".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".gz", ".bz2",
                       ".xz", ".zst", ".7z", ".rar", ".lzh", ".z01"})  # fmt: skip
 MOST_LOOKED_INTO = 4096

@@ -224,6 +224,21 @@ def suffix_of(name: str) -> str:
     return f".{ending.lower()}" if stem and ending else ""
 
 
+def add_folder(listings: dict[str, Listing], path: str) -> Listing:
+    """Return the listing of a folder, which is added with those around it."""
+    if path in listings:
+        return listings[path]
+    listing = listings[path] = Listing()
+    inner = path
+    while inner:
+        outer, _, name = inner.rstrip("/").rpartition("/")
+        around = f"{outer}/" if outer else ""
+        is_known = around in listings
+        listings.setdefault(around, Listing()).folders.append(name)
+        inner = "" if is_known else around
+    return listing
+
+
 def look_into(
     place: Place, listings: Mapping[str, Listing], doubtful: Sequence[tuple[str, str]]
 ) -> FileTree:

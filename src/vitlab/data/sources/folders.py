@@ -14,7 +14,7 @@ from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.exists import PATTERN, STDIN
 from vitlab.data.labels import Classes, Labels, SingleLabels
-from vitlab.data.rules import is_system_name
+from vitlab.data.rules import is_system_name, merge_names
 from vitlab.data.sources.file_tree import BESIDE, MOST_LOOKED_INTO, FileTree, list_folder, suffix_of
 from vitlab.data.sources.paths import Names, read_image, read_text, some
 from vitlab.data.sources.remote import braces, expand, is_url
@@ -172,7 +172,8 @@ def open_files(request: Request) -> Found | None:
     images, notes = _images_among(matches, name)
     if not images:
         raise DataError(f"no images among the {len(matches):,} files of {name}")
-    return Found([_by_folder(name, images)], notes)
+    part, alike = _by_folder(name, images)
+    return Found([part], [*notes, *alike])
 
 
 def _is_of_a_system(file: str, pattern: str) -> bool:
@@ -204,14 +205,17 @@ def _images_among(files: Sequence[str], title: str) -> tuple[list[str], list[str
     return images, notes
 
 
-def _by_folder(pattern: str, images: Sequence[str]) -> Part:
+def _by_folder(pattern: str, images: Sequence[str]) -> tuple[Part, list[str]]:
     """Return images, the folder of each as its label if the pattern leaves several folders open."""
-    names = [Path(each).parent.name for each in images]
+    spelled, notes = merge_names([Path(each).parent.name for each in images], pattern)
+    names = [spelled[Path(each).parent.name] for each in images]
     folders = {str(Path(each).parent) for each in braces(pattern)}
     deep = "**" in pattern  # a folder at any depth is no class
     open_folders = not deep and (len(folders) > 1 or any(s in min(folders) for s in "*?["))
     classes, labels = np.unique(names, return_inverse=True)
     if not open_folders or len(classes) < 2:
-        return Part(image_paths(images), lacks=f"{pattern} names images of one folder: no labels")
+        return Part(
+            image_paths(images), lacks=f"{pattern} names images of one folder: no labels"
+        ), []
     order = tuple(classes.tolist())
-    return Part(LabeledFiles(Path(), Names.of(images), SingleLabels(labels), order))
+    return Part(LabeledFiles(Path(), Names.of(images), SingleLabels(labels), order)), notes

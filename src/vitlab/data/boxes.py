@@ -5,6 +5,7 @@
     photos/annotations/instances_train2017.json   with photos/train2017/ (COCO)
     photos/train/_annotations.coco.json           beside the images of the split (Roboflow)
     one.json                                      such a file alone
+    images/ + labels/, data.yaml                  YOLO's layout, as data/sources/yolo.py
     digit-scenes                                  2 to 6 embedded digits in 48x48 pixels
 
 A box is left, top, right, bottom in shares of the image's sides, so that it stays as it is where
@@ -38,7 +39,14 @@ from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.frames import Placed, turn_shares
 from vitlab.data.holdout import in_splits, without
-from vitlab.data.labels import Classes, Indices, Integers, PlacedLabels
+from vitlab.data.labels import (
+    Classes,
+    Indices,
+    Integers,
+    PlacedLabels,
+    check_class_names,
+    check_classes,
+)
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.cell_table import check_known_columns
 from vitlab.data.sources.folders import LabeledFiles
@@ -46,6 +54,7 @@ from vitlab.data.sources.memory import Arrays, digits, split_digits
 from vitlab.data.sources.paths import Names, some
 from vitlab.data.sources.request import Found, Part, Request, Splits, blank
 from vitlab.data.sources.source import Relabeled, Source, grouped, numbered
+from vitlab.data.sources.yolo import YoloData, read_yolo
 from vitlab.errors import DataError
 
 SCENES = "digit-scenes"
@@ -228,6 +237,27 @@ def _counted(source: Source, columns: Columns) -> Source:
     return numbered(source, np.stack([known[name] for name in names], 1), names)
 
 
+# YOLO
+
+
+def _of_yolo(said: YoloData, options: Data, classes: Sequence[str]) -> Splits:
+    """Return the images of YOLO's layout, split, with their boxes."""
+    if options.group_column:
+        raise DataError(f"{options.data} has no columns, so that group_column means nothing")
+    used = {row[0] for own in said.splits.values() for objects in own.objects for row in objects}
+    names = [said.classes[number] for number in sorted(used)]
+    check_class_names(names, options.data)
+    order = tuple(classes) or tuple(names)
+    place = {name: number for number, name in enumerate(order)}
+    check_classes(names, order, options.data)
+    opened = dict[str, Source]()
+    for split, own in said.splits.items():
+        rows = [[(place[said.classes[row[0]]], *row[1:]) for row in each] for each in own.objects]
+        labels = BoxLabels.of(rows, len(order))
+        opened[split] = LabeledFiles(Path(), Names.of(own.paths), labels, order)
+    return in_splits(opened, options.test_fraction, said.notes)
+
+
 # COCO
 
 
@@ -268,7 +298,10 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
         return Splits(scenes("train"), scenes("test"))
     if not options.data:
         raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
-    root, edges = Path(options.data).expanduser(), dict[str, _Edges]()
+    root = Path(options.data).expanduser()
+    if (drawn := read_yolo(root)) is not None:
+        return _of_yolo(drawn, options, classes)
+    edges = dict[str, _Edges]()
     found = dict[str, Annotations]()
     for split, file in annotations_in(root).items():
         edges[split] = _Edges()

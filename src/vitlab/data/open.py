@@ -61,7 +61,7 @@ OPENERS: tuple[Callable[[Request], Found | None], ...] = (
 )
 """Asked in this order; each returns None for what is not of its kind."""
 
-OF_CLASS_FOLDERS = (open_folder, open_zip)
+OF_CLASS_FOLDERS = (open_folder, open_zip, open_shards)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from vitlab.units import counted
 
 # Endings of what usually lies beside images.
 BESIDE = frozenset({".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".md", ".html", ".yaml",
-                    ".yml", ".toml", ".db", ".ini", ".pdf", ".py", ".log"})  # fmt: skip
+                    ".yml", ".toml", ".db", ".ini", ".pdf", ".py", ".log",
+                    ".names", ".labels"})  # fmt: skip
 ARCHIVES = frozenset({".zip", ".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".gz", ".bz2",
                       ".xz", ".zst", ".7z", ".rar", ".lzh", ".z01"})  # fmt: skip
 MOST_LOOKED_INTO = 4096
@@ -221,6 +222,21 @@ def suffix_of(name: str) -> str:
     """Return the ending of a file's name, in lower case with its dot; empty if it has none."""
     stem, _, ending = name.rpartition(".")
     return f".{ending.lower()}" if stem and ending else ""
+
+
+def add_folder(listings: dict[str, Listing], path: str) -> Listing:
+    """Return the listing of a folder, which is added with those around it."""
+    if path in listings:
+        return listings[path]
+    listing = listings[path] = Listing()
+    inner = path
+    while inner:
+        outer, _, name = inner.rstrip("/").rpartition("/")
+        around = f"{outer}/" if outer else ""
+        is_known = around in listings
+        listings.setdefault(around, Listing()).folders.append(name)
+        inner = "" if is_known else around
+    return listing
 
 
 def look_into(

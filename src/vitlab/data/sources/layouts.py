@@ -213,11 +213,10 @@ class LabeledFolder:
 def _of_classes(tree: FileTree, choice: ClassFolder) -> Found:
     """Return the images of class folders, and those beside them."""
     found, others = split_folders(tree)
-    unlabeled = [each for each in others if found and SPLIT_OF.get(each.name.lower())]
-    unlabeled = [each for each in unlabeled if each.listing.has_pictures]
-    own = {each.path for each in unlabeled}
-    ignored = [each.title for each in others if each.path not in own]
-    notes = [f"ignored {title}: neither a split nor a class" for title in ignored]
+    blind = [each for each in others if _is_split_of_photographs(each)]
+    notes = [
+        f"ignored {each.title}: neither a split nor a class" for each in others if each not in blind
+    ]
     splits = found or {"": tree}
     counts = Counter[Folder]()
     for folder in splits.values():
@@ -233,13 +232,18 @@ def _of_classes(tree: FileTree, choice: ClassFolder) -> Found:
             parts.append(Part(source, split or inner_split))
             notes += [*more, *(_nested_lines(folder, classes) if is_guessed else [])]
         strays += _strays(folder, level, split)
-    for folder in unlabeled:
-        names, unread = folder.pictures()
-        bare = folder.source(names, blank(len(names)), ())
-        lacks = f"{folder.title} has no class folders"
-        strays.append(Part(bare, SPLIT_OF[folder.name.lower()], lacks))
-        notes += unread_lines(folder.title, unread)
+    for each in blind:
+        names, unread = each.pictures()
+        bare = each.source(names, blank(len(names)), ())
+        lacks = f"{each.title} has no class folders"
+        strays.append(Part(bare, SPLIT_OF[each.name.lower()], lacks))
+        notes += unread_lines(each.title, unread)
     return Found([*parts, *strays], notes)
+
+
+def _is_split_of_photographs(folder: FileTree) -> bool:
+    """Return whether a folder is named as a split and has images in it, without classes."""
+    return folder.name.lower() in SPLIT_OF and folder.listing.has_pictures
 
 
 def class_folders(root: Path) -> tuple[Source, list[str]]:

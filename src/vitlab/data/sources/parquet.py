@@ -293,7 +293,7 @@ def _files_by_split(data: str, columns: Columns) -> dict[str, list[str]]:
         files = [kept.file(url, stamp(url)) for url in expand(data)]
     elif path.is_dir():  # beside photographs, a table is notes on them, or their features
         if not holds_images(path):
-            files = sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet"))
+            files = sorted(path.glob("[!._]*.parquet")) or sorted(path.glob("data/[!._]*.parquet"))
     elif data.endswith(".parquet"):
         files = [path] if path.is_file() else expand(str(path))
     return by_split(list(map(str, files))) if files else {}

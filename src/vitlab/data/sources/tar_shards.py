@@ -27,14 +27,22 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.decode.formats import SUFFIXES, unread_lines
+from vitlab.data.decode.formats import (
+    CLIPS,
+    FORMATS,
+    HEAD,
+    LISTED,
+    SUFFIXES,
+    image_kind,
+    unread_lines,
+)
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Integers, Labels
 from vitlab.data.rules import is_missing, is_system_name
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, open_rows
-from vitlab.data.sources.file_tree import BESIDE
+from vitlab.data.sources.file_tree import ARCHIVES, BESIDE, MOST_LOOKED_INTO
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.paths import Names, some
 from vitlab.data.sources.remote import (
@@ -50,9 +58,11 @@ from vitlab.data.sources.remote import (
 )
 from vitlab.data.sources.request import NO_LABELS, Found, Part, Request, blank, by_split
 from vitlab.data.sources.source import Joined, Source, Subset, Wrapped, digests
+from vitlab.data.sources.tar_folders import open_by_folder
 from vitlab.errors import DataError, ImageError, RefusedError, UserError
 from vitlab.files import check_regular, read_bytes, write_text
 from vitlab.places import cache_folder
+from vitlab.units import counted
 
 AHEAD = 2**27  # bytes of images that are read before they are asked for
 ODD = 0x9E3779B97F4A7C15  # spreads places over all bits
@@ -183,7 +193,8 @@ def open_shards(request: Request) -> Found | None:
     """Open shards by name, glob, brace range or folder; None for other data."""
     data, path = request.data, request.path
     if path.is_dir():  # beside photographs, an archive is something else
-        places = [] if holds_images(path) else [str(each) for each in sorted(path.glob("*.tar"))]
+        files = [] if holds_images(path) else sorted(path.glob("*.tar"))
+        places = [str(file) for file in files if not is_system_name(file.name)]
     else:
         places = expand(data if is_url(data) else str(path)) if data.endswith(".tar") else []
     if not places:
@@ -208,11 +219,18 @@ def _open_split(
             labels.
         SourceError: another machine, which has them, did not give them.
     """
-    bare, labels, lacks, others = _indexed(places, kept)
+    by_content = dict[int, int]()
+    bare, labels, lacks, others = _indexed(places, kept, by_content)
     notes = unread_lines(some(places), others)
+    if total := sum(by_content.values()):
+        notes.append(
+            f"{counted(total, 'image')} of {some(places)} without a usual ending, by content"
+        )
     if request.labels == "ignored":
         return Found([Part(bare, split)], notes)
     if lacks and all(map(is_missing, labels)):
+        if inside := open_by_folder(bare.keys, bare, request, split):
+            return Found(inside.parts, [*notes, *inside.notes])
         return Found([Part(bare, split, f"{NO_LABELS}{lacks}")], notes)
     names = _class_names(places[0])
     table = CellTable(
@@ -232,9 +250,14 @@ def _open_split(
 
 
 def _indexed(
-    places: Sequence[str], kept: KeptParts | None
+    places: Sequence[str], kept: KeptParts | None, by_content: dict[int, int]
 ) -> tuple[Shards, list[Any], str, Counter[str]]:
     """Find the images of shards.
+
+    Args:
+        places: of the shards
+        kept: where parts of remote shards are kept
+        by_content: gets the number of images without a usual ending, by the number of the shard
 
     Returns:
         The images; the cell with the label of each; why the first without one has none; and how
@@ -245,6 +268,8 @@ def _indexed(
         index = index_shard(places[number])
         where = np.array(index.offsets, np.int64), np.array(index.sizes, np.int64)
         rest = Names.of(index.keys), index.labels, index.unlabeled, Counter(index.others)
+        if index.by_content:
+            by_content[number] = index.by_content
         return number, index.stamp, *where, *rest
 
     with ThreadPoolExecutor(THREADS if is_url(places[0]) else 1) as pool:  # to hide network latency
@@ -292,7 +317,7 @@ LABELS = ("cls", "json", "txt")  # the first of these that exists has the label
 _MAX_LABEL = 2**20  # bytes
 MAX_MEMBERS = 10_000_000
 _MAX_HEADERS = 2**20  # bytes of the headers of one member: long names, pax headers
-_VERSION = 3
+_VERSION = 4
 _FEW, _MANY = 2**12, 2**20  # bytes of a request for headers: of large members, and of small ones
 _SMALL = 2**14  # bytes to the next header that are read rather than skipped
 
@@ -400,6 +425,7 @@ class Index:
         unlabeled: why the first image without a label has none; empty if all have one
         stamp: the state of the shard
         others: how many files that are no images have which ending
+        by_content: how many images have an unlisted ending, or none
     """
 
     keys: list[str]
@@ -409,6 +435,7 @@ class Index:
     unlabeled: str = ""
     stamp: str = ""
     others: dict[str, int] = field(default_factory=dict)
+    by_content: int = 0
 
 
 def index_shard(place: str) -> Index:
@@ -441,6 +468,8 @@ class ShardMembers:
         images: offset and size, by key: the name up to the first dot, as WebDataset has it
         dotted: images whose name has further dots: key to the first dot, to the last, and its place
         texts: what may be a label, by key and ending
+        doubtful: files of unlisted endings that are images by their content, as `dotted`
+        looked: how many such files were looked into
         others: how many files have which other ending
     """
 
@@ -448,6 +477,8 @@ class ShardMembers:
         """Begin without members."""
         self.images = dict[str, tuple[int, int]]()
         self.dotted = list[tuple[str, str, tuple[int, int]]]()
+        self.doubtful = list[tuple[str, str, tuple[int, int]]]()
+        self.looked = 0
         self.texts = dict[str, dict[str, bytes]]()
         self.others = Counter[str]()
 
@@ -477,6 +508,20 @@ class ShardMembers:
             shorter[longer] = key
         return shorter
 
+    def may_be_image(self, suffix: str) -> bool:
+        """Return whether a file of this ending is to be looked into."""
+        is_known = suffix in LISTED or suffix in CLIPS or suffix in ARCHIVES
+        self.looked += not is_known
+        return not is_known and self.looked <= MOST_LOOKED_INTO
+
+    def add_doubtful(self, place: str) -> int:
+        """Add images by content, unless they accompany an image; return how many."""
+        whole = {*self.images}
+        own = [each for each in self.doubtful if not whole & {*each[:2]}]
+        for _, longer, where in own:
+            self.add_image(longer, where, place)
+        return len(own)
+
 
 def _scan(reader: HeaderReader, place: str) -> Index:
     """Read through the headers of a shard."""
@@ -502,8 +547,13 @@ def _scan(reader: HeaderReader, place: str) -> Index:
                 raise DataError(f"{place}: {key}.{ending} has {member.size:,} bytes: not a label")
             found.texts[key][ending] = reader.at(member.offset_data, member.size)
         elif f".{ending}" not in BESIDE:
-            found.others[f".{ending}" if long_stem else "no ending"] += 1
+            suffix = f".{ending}" if long_stem else ""
+            if found.may_be_image(suffix) and _is_image(reader, where):
+                found.doubtful.append((folder + stem, folder + (long_stem or base), where))
+            else:
+                found.others[suffix or "no ending"] += 1
     shorter = found.add_dotted(place)
+    by_content = found.add_doubtful(place)
     if not found.images:
         lines = "".join(f"; {line}" for line in unread_lines(place, found.others))
         raise DataError(f"{place} contains no images ({', '.join(sorted(SUFFIXES))}){lines}")
@@ -518,8 +568,20 @@ def _scan(reader: HeaderReader, place: str) -> Index:
             unlabeled = unlabeled or str(error)
     offsets, sizes = zip(*found.images.values(), strict=True)
     return Index(
-        [*found.images], [*offsets], [*sizes], labels, unlabeled, others=dict(found.others)
+        [*found.images],
+        [*offsets],
+        [*sizes],
+        labels,
+        unlabeled,
+        others=dict(found.others),
+        by_content=by_content,
     )
+
+
+def _is_image(reader: HeaderReader, where: tuple[int, int]) -> bool:
+    """Return whether a member is an image that can be read, by its first bytes."""
+    offset, size = where
+    return image_kind(reader.at(offset, min(size, HEAD))) in FORMATS
 
 
 def _label_cell(texts: dict[str, bytes], where: str) -> Any:

@@ -26,7 +26,7 @@ from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import Classes, Integers, Labels
 from vitlab.data.rules import is_system_name
-from vitlab.data.sources.file_tree import FileTree, Listing, look_into
+from vitlab.data.sources.file_tree import FileTree, Listing, add_folder, look_into
 from vitlab.data.sources.layouts import open_tree
 from vitlab.data.sources.lists import METADATA
 from vitlab.data.sources.paths import Names, decode_text, some
@@ -319,14 +319,14 @@ def list_zip(path: Path) -> tuple[FileTree, list[str]]:
         chosen.append(info)
         folder, _, base = name.rpartition("/")
         whole = f"{folder}/" if folder else ""
-        if _add_folder(listings, whole).add_file(base):
+        if add_folder(listings, whole).add_file(base):
             doubtful.append((whole, base))
     _check_members(chosen, path)
     for info in infos:
         parts = info.filename.split("/")[:-1]
         is_plain = 0 < len(parts) <= MAX_DEPTH and not {"", ".", ".."} & {*parts}
         if info.is_dir() and is_plain and not any(map(is_system_name, parts)):
-            _add_folder(listings, info.filename)
+            add_folder(listings, info.filename)
     place = ZipPlace(str(path), rows, _table_of(chosen))
     return look_into(place, listings, doubtful), notes
 
@@ -402,21 +402,6 @@ def _is_known_text(info: zipfile.ZipInfo) -> bool:
     except UnicodeError:
         return False
     return True
-
-
-def _add_folder(listings: dict[str, Listing], path: str) -> Listing:
-    """Return the listing of a folder, which is added with those around it."""
-    if path in listings:
-        return listings[path]
-    listing = listings[path] = Listing()
-    inner = path
-    while inner:
-        outer, _, name = inner.rstrip("/").rpartition("/")
-        around = f"{outer}/" if outer else ""
-        is_known = around in listings
-        listings.setdefault(around, Listing()).folders.append(name)
-        inner = "" if is_known else around
-    return listing
 
 
 def _check_members(infos: Sequence[zipfile.ZipInfo], path: Path) -> None:

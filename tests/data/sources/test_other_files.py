@@ -1,0 +1,163 @@
+"""Files that are not read, files of odd endings, and files that systems add."""
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from conftest import call, photo
+from made_files import encoded, png, tarred
+from vitlab.data.exists import is_hub_data
+from vitlab.data.open import open_images
+from vitlab.data.settings import Columns
+from vitlab.data.sources.file_tree import MOST_LOOKED_INTO
+from vitlab.errors import DataError
+
+REFUSED = {
+    ("x.tar.gz", "x.TGZ", "x.tar.bz2", "x.tbz2", "x.tar.xz", "x.tar.zst"): "unpack it (tar -xf x",
+    ("x.7z", "x.rar", "x.gz", "x.lzh"): "unpack it and name the folder, or make a .zip",
+    ("x.xlsx", "x.XLS", "x.ods"): "save it as CSV UTF-8",
+    ("x.json",): "write one object a line into a .jsonl file",
+    ("x.yaml",): "of YOLO's layout name the folder, with --task detect",
+    ("x.npy", "x.npz", "x.mat"): "data=(images, labels)",
+    ("x.h5", "x.pkl", "x.pt", "x.hdf5"): "not opened as data",
+    ("x.tfrecord", "x.lmdb", "x.rec"): "records of another library",
+    ("x.arrow", "x.feather"): "write it as Parquet",
+}
+
+
+@pytest.mark.parametrize("names", REFUSED)
+def test_refused_with_what_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, ...]
+) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(b"PK\3\4" * 100)
+        with pytest.raises(DataError) as caught:
+            open_images(str(tmp_path / name))
+        assert REFUSED[names] in str(caught.value)
+        assert "\n" not in str(caught.value)
+    status, out, said = call(capsys, "train", str(tmp_path / names[0]))
+    assert (status, out, REFUSED[names] in said, "Traceback" in said) == (2, "", True, False)
+
+
+def test_a_folder_of_archives(tmp_path: Path) -> None:
+    for name in ("train.zip", "test.zip", "readme.txt"):
+        (tmp_path / name).write_bytes(b"PK")
+    with pytest.raises(DataError) as caught:
+        open_images(str(tmp_path))
+    assert (
+        "has no images but archives (test.zip, train.zip): unpack them, or name one, such as"
+        in (str(caught.value))
+    )
+    for name in ("train.zip", "test.zip"):
+        (tmp_path / name).rename(tmp_path / name.replace("zip", "tar.gz"))
+    for wanted in ("required", "optional", "ignored"):
+        with pytest.raises(DataError, match=r"archives \(test\.tar\.gz, train\.tar\.gz\): unpack"):
+            open_images(str(tmp_path), wanted)
+
+
+def test_names_with_such_endings_are_no_data_sets_of_the_hub() -> None:
+    for name in ("x.zip", "x.ndjson", "x.tar.gz", "x.7z", "x.jfif", "x.json", "x.csv"):
+        assert not is_hub_data(f"user/{name}")
+    assert is_hub_data("user/name")
+
+
+def odd_folder(root: Path) -> Path:
+    """Images by their content: 4 with usual endings, 6 with others; and 3 that are none."""
+    for name in ("cat/1.jpg", "cat/2.jfif", "dog/3.JPEG", "dog/4.jpg_large", "cat/5", "cat/6.img",
+                 "dog/7.1", "dog/8.cache", "dog/9.image", "dog/photo v1.2"):  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        photo(len(name)).save(root / name, "JPEG")
+    (root / "cat" / "weights.bin").write_bytes(bytes(100))
+    (root / "cat" / "text").write_text("BM is no bitmap here")
+    (root / "dog" / "old.ppm").write_bytes(b"P6\n1 1\n255\nabc")
+    return root
+
+
+def test_images_by_their_content(tmp_path: Path) -> None:
+    root = odd_folder(tmp_path / "a")
+    opened = open_images(str(root))
+    assert len(opened.unsplit) == 10
+    said = "\n".join(opened.notes)
+    assert f"6 files of {root} without a usual ending are images by content" in said
+    assert "(1 with .bin, 1 with no ending)" in said
+    assert "1 Netpbm image" in said
+    pattern = open_images(f"{root}/*/*")
+    assert len(pattern.unsplit) == 10
+    assert any("6 files of" in note and "by content" in note for note in pattern.notes)
+    assert any("skipped 3 files of" in note for note in pattern.notes)
+    assert len(open_images(str(root), "ignored").every()) == 10
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(root, ".")
+    shards = open_images(str(tmp_path / "a.tar"))
+    assert len(shards.unsplit) == 10
+    assert any("without a usual ending, by content" in note for note in shards.notes)
+
+
+def test_few_files_are_looked_into(tmp_path: Path) -> None:
+    for number in range(MOST_LOOKED_INTO + 20):
+        (tmp_path / f"{number}.step").write_bytes(b"x")
+    photo(1).save(tmp_path / "0.jpg")
+    notes = open_images(str(tmp_path), "ignored").notes
+    assert any("20 files of" in note and "were not looked into" in note for note in notes)
+
+
+SYSTEM = (
+    "@eaDir/a/1.jpg", "cat/@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg", "cat/SYNOPHOTO_THUMB_B.jpg",
+    "#recycle/cat/1.jpg", "dog/.@__thumb/1.jpg", "$RECYCLE.BIN/1.jpg", "__MACOSX/cat/._1.jpg",
+    "cat/._1.jpg", "lost+found/1.jpg", "@Recycle/1.jpg", "dog/@tmp/1.jpg",
+)  # fmt: skip
+
+
+def test_thumbnails_of_a_drive_are_nowhere(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    for name in ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg", *SYSTEM):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        photo(len(name)).save(root / name)
+    with tarfile.open(tmp_path / "p.tar", "w") as archive:
+        archive.add(root, "p")
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as archive:
+        for file in root.rglob("*"):
+            archive.write(file, file.relative_to(root))
+    data = (str(root), f"{root}/*/*", f"{root}/*/*.jpg", f"{tmp_path}/p.tar", f"{tmp_path}/p.zip")
+    for each in data:
+        opened = open_images(each)
+        assert (len(opened.every()), opened.unsplit.classes) == (4, ("cat", "dog")), each
+    for each in (f"{root}/**/*.jpg", f"{root}/**", f"{root}/*/**/*.jpg"):
+        assert len(open_images(each, "ignored").every()) == 4, each
+    hidden = tmp_path / ".cache" / "@eaDir"  # where the user names such a folder it is meant
+    (hidden / "cat").mkdir(parents=True)
+    photo(1).save(hidden / "cat" / "1.jpg")
+    assert len(open_images(f"{hidden}/*/*.jpg", "ignored").every()) == 1
+    assert len(open_images(str(hidden), "ignored").every()) == 1
+
+
+def test_a_tar_of_class_folders(tmp_path: Path) -> None:
+    def write(name: str, *paths: str) -> str:
+        members = [(path, png(number)) for number, path in enumerate(paths)]
+        (tmp_path / name).write_bytes(tarred(*members))
+        return str(tmp_path / name)
+
+    data = write("a.tar", *(f"photos/{kind}/{n}.png" for kind in ("cat", "dog") for n in range(4)))
+    opened = open_images(data)
+    assert opened.unsplit.classes == ("cat", "dog")
+    assert opened.unsplit.labels.values.tolist() == [0] * 4 + [1] * 4
+    assert opened.unsplit.image(5).content() == png(5)
+    assert any("the folder of an image is its label" in note for note in opened.notes)
+    splits = [f"{s}/{k}/{n}.png" for s in ("train", "val") for k in ("cat", "dog") for n in "12"]
+    parts = open_images(write("b.tar", *splits)).parts
+    assert {name: len(part) for name, part in parts.items()} == {"train": 4, "validation": 4}
+    outer = open_images(data, columns=Columns(class_folder="inner"))
+    assert outer.unsplit.classes == ("cat", "dog")
+    for paths in (("1.png", "2.png"), ("00000/1.png", "00001/2.png"), ("photos/1.png", "photos/2")):
+        with pytest.raises(DataError, match=r"has no label: put a \.cls or \.txt"):
+            open_images(write("c.tar", *paths))
+        assert open_images(str(tmp_path / "c.tar"), "optional").lacks
+    with tarfile.open(tmp_path / "d.tar", "w") as archive:  # what lies beside an image is none
+        for name, content in (("1.jpg", encoded(photo(1))), ("1.seg", png(2)), ("2", png(3))):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    assert len(open_images(str(tmp_path / "d.tar"), "ignored").every()) == 2

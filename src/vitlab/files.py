@@ -77,6 +77,8 @@ def staged_file(place: Path) -> Iterator[Path]:
     Raises:
         DiskError: the file cannot be written.
     """
+    if place.name in ("", ".."):
+        raise DiskError(f"{place} is there and cannot be replaced: name a new file or folder")
     with explained(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         own = place.with_name(f".{place.name}.draft-{secrets.token_hex(4)}")
@@ -306,6 +308,10 @@ def explained(path: Path) -> Iterator[None]:
     except SafetensorError as error:  # the same, as that library reports it
         found = re.search(r"I/O error: (.+?) \(os error", str(error))
         reason = found[1] if found else str(error)
+    except ValueError as error:
+        if "null byte" not in str(error):
+            raise
+        reason = "its name has a null character"
     else:
         return
     raise DiskError(f"cannot write {path}: {reason[:1].lower()}{reason[1:]}")

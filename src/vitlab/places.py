@@ -4,12 +4,13 @@ Nothing here imports PyTorch, so that the command line answers at once.
 """
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from vitlab.errors import DiskError, OptionError
-from vitlab.files import is_empty
+from vitlab.files import explained, is_empty
 from vitlab.packages import check_installed
 
 JOB = "_job.json"  # of a folder of parts: what they are the parts of
@@ -32,13 +33,62 @@ def cache_folder(kind: str) -> Path:
     return Path(os.environ.get("VITLAB_CACHE") or Path(home) / "vitlab") / kind
 
 
+def check_name(out: str | Path, whole: bool = True) -> Path:
+    """Return the path of what is to be written; refuse what names nothing new.
+
+    Args:
+        out: what the user names
+        whole: whether it appears as a whole once it is complete, which `.` cannot
+
+    Raises:
+        DiskError: it is empty, has a null character, is `.`, `..` or `/` if it must be new, or lies
+            where nothing can be written.
+    """
+    path = Path(out).expanduser()
+    if not str(out) or "\0" in str(out):
+        raise DiskError(f"{str(out)!r} is no name that can be written to: choose another")
+    if whole and path.name in ("", ".."):
+        raise DiskError(f"{out} is there and cannot be replaced: name a new file or folder")
+    with explained(path):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.lstat()  # the name may be too long
+        there = next((each for each in path.absolute().parents if each.exists()), path)
+        if not there.is_dir():
+            raise DiskError(f"cannot write {path}: {there} is a file")
+        if not os.access(there, os.W_OK):
+            raise DiskError(f"cannot write {path}: {there} is read-only for you")
+    return path
+
+
+def check_run_folder(folder: str | Path) -> None:
+    """Refuse what names no folder of a run, which may be there.
+
+    Raises:
+        DiskError: it is empty, or has a null character.
+    """
+    check_name(folder, whole=False)
+
+
+def check_outside(out: str | Path, source: str | Path) -> None:
+    """Refuse a new folder that lies in the folder that is read for it.
+
+    Raises:
+        DiskError: it does.
+    """
+    if not exists(str(source)):  # images on another machine, or made ones
+        return
+    inner, outer = (Path(each).expanduser().resolve() for each in (out, source))
+    if inner.is_relative_to(outer):
+        raise DiskError(f"{out} lies in {source}, which is read for it: choose a folder elsewhere")
+
+
 def check_new_folder(folder: str | Path) -> None:
     """Refuse a folder that is not new or empty.
 
     Raises:
-        DiskError: it contains something, or is a file.
+        DiskError: it contains something, is a file, or has no name.
     """
-    path = Path(folder).expanduser()
+    path = check_name(folder)
     if not is_empty(path):
         raise DiskError(f"{folder} already exists: choose a new folder")
 
@@ -47,10 +97,19 @@ def check_new_file(file: str | Path) -> None:
     """Refuse a file that exists.
 
     Raises:
-        DiskError: it exists.
+        DiskError: it exists, or has no name.
     """
-    if Path(file).expanduser().exists():
+    if check_name(file).exists():
         raise DiskError(f"{file} already exists: choose another --out")
+
+
+def check_no_folder(file: str | Path) -> None:
+    """Refuse a folder where a file is to be written; an older file may be replaced.
+
+    Raises:
+        DiskError: it is a folder, or has no name.
+    """
+    _checked(check_name(file), replace=True)
 
 
 def is_folder(out: str | Path) -> bool:
@@ -65,7 +124,7 @@ def check_parts(folder: str | Path) -> None:
     Raises:
         DiskError: it contains something else, or is a file.
     """
-    path = Path(folder).expanduser()
+    path = check_name(folder, whole=False)
     if path.exists() and not path.is_dir():
         raise DiskError(f"{folder} is a file: choose another --out")
     if not path.is_dir() or (path / JOB).is_file():
@@ -100,7 +159,7 @@ def check_file(file: str | Path, *, replace: bool, name: str = "out") -> Path:
         PackageError: it ends in .parquet, and pyarrow is not installed.
         DiskError: it is a folder.
     """
-    path = Path(file).expanduser()
+    path = check_name(file)
     if path.suffix.lower() not in ENDINGS:
         raise OptionError(f"{name} must end in .csv, .jsonl or .parquet, not {path.name!r}")
     if path.suffix.lower() == ".parquet":
@@ -115,7 +174,7 @@ def check_page(file: str | Path, *, replace: bool) -> Path:
         OptionError: another ending than .html, or it exists and may not be replaced.
         DiskError: it is a folder.
     """
-    path = Path(file).expanduser()
+    path = check_name(file)
     if path.suffix.lower() != ".html":
         raise OptionError(f"out must be a file name that ends in .html, not {str(file)!r}")
     return _checked(path, replace)

@@ -173,6 +173,9 @@ def test_without_a_single_usable_image(photos: Path) -> None:
         predict(made, whole, Compute(CPU, workers=0))
     with pytest.raises(DataError, match=r"none of the 60 images can be read; .*x\.csv says why"):
         classify_into(photos.parent / "x.csv", made, whole, Compute(CPU, workers=0))
+    rows = (photos.parent / "x.csv").read_text().splitlines()
+    assert len(rows) == 61
+    assert all("not a JPEG" in row for row in rows[1:])
     empty = Arrays(np.empty((0, 8, 8, 1), np.uint8), SingleLabels.blank(0, 3), ("a", "b", "c"))
     with pytest.raises(DataError, match="there are no images"):
         predict(made, empty, Compute(CPU))

@@ -140,7 +140,7 @@ class PageOptions(Options):
 
     def page(self) -> Path | None:
         """Return where the page goes, if there is to be one; refuse what cannot be written."""
-        return check_page(self.out, replace=self.replace) if self.out else None
+        return None if self.out is None else check_page(self.out, replace=self.replace)
 
 
 @dataclass(frozen=True, kw_only=True)

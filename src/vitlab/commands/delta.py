@@ -1,10 +1,12 @@
 """`vitlab delta`."""
 
 from dataclasses import MISSING, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from vitlab.commands import WEIGHTS, WeightsOptions
 from vitlab.options import argument, option
+from vitlab.places import check_no_folder
 from vitlab.units import percent, storage
 from vitlab.weights.hub import check_weights
 
@@ -17,7 +19,7 @@ class DeltaOptions(WeightsOptions):
 
     weights: str = argument(f"the fine-tuned model: {WEIGHTS}", check_weights)
     start: str = argument("the model that fine-tuning started from", check_weights)
-    out: str = option(MISSING, "the new file, ending in .safetensors")
+    out: str = option(MISSING, "the new file, ending in .safetensors", check=check_no_folder)
 
 
 def run(options: DeltaOptions) -> dict[str, Any]:
@@ -27,7 +29,8 @@ def run(options: DeltaOptions) -> dict[str, Any]:
     base = replace(options, weights=options.start).load()  # both are of one kind
     delta = vitlab.delta(options.load(), base)
     share = delta.bytes / sum(tensor.nbytes for tensor in base.state_dict().values())
-    return {"bytes": delta.bytes, "share": share, "file": str(delta.save(options.out))}
+    file = delta.save(Path(options.out).expanduser())
+    return {"bytes": delta.bytes, "share": share, "file": str(file)}
 
 
 def show(result: dict[str, Any]) -> None:

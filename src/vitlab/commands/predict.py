@@ -75,18 +75,18 @@ def begin(options: Predict) -> None:
     if kind := head_of(options.weights):
         out = " out" * (kind != "numbers")
         refuse_besides(options, f"weights paths{out} device workers columns")
-        if options.out:
+        if options.out is not None:
             if not is_folder(options.out):
                 raise OptionError(
                     f"{kind} need a folder: name --out without an ending, not {options.out}"
                 )
             check_new_folder(options.out)
         return
-    if options.out and is_folder(options.out):
+    if options.out is not None and is_folder(options.out):
         if options.format == "parquet":
             check_installed("pyarrow", "a folder of Parquet files", "pass --format csv")
         check_parts(options.out)
-    elif options.out:
+    elif options.out is not None:
         check_file(options.out, replace=options.replace)
 
 

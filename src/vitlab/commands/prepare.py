@@ -7,7 +7,7 @@ from vitlab.commands import WorkersOptions
 from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import argument, at_least, at_most, option
-from vitlab.places import check_new_folder
+from vitlab.places import check_new_folder, check_outside
 
 SUMMARY = "Write a resized, verified, training-ready copy of a data set."
 
@@ -28,6 +28,11 @@ class Prepare(WorkersOptions):
     )
     columns: Columns = Columns()
     quality: int = option(92, "JPEG quality", at_least(1), at_most(95))
+
+
+def begin(options: Prepare) -> None:
+    """Refuse a copy within its source."""
+    check_outside(options.out, options.data)
 
 
 def run(options: Prepare) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from vitlab.commands import RunOptions, shown
 from vitlab.errors import OptionError
 from vitlab.evaluation.probes.feature_options import CACHE
 from vitlab.options import option, options_of
+from vitlab.places import check_run_folder
 from vitlab.progress import say
 from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, MaskOptions, probe_recipe
 from vitlab.recipes.pretext import named_task
@@ -40,7 +41,9 @@ class ProbeRun(RunOptions):
     }
 
     out: str | None = option(
-        None, "folder of the run (default: runs/DATA-WEIGHTS-probe; then with -2, -3, …)"
+        None,
+        "folder of the run (default: runs/DATA-WEIGHTS-probe; then with -2, -3, …)",
+        check=check_run_folder,
     )
     resume: bool = option(False, "finish the run in that folder, if it was interrupted")
     cache: str = option("auto", CACHE)

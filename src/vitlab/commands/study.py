@@ -7,7 +7,7 @@ from vitlab.commands import RunOptions, print_costs
 from vitlab.errors import OptionError
 from vitlab.experiments.several import ON
 from vitlab.options import above, argument, at_least, option
-from vitlab.places import On
+from vitlab.places import On, check_run_folder
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.recipe_file import start_from
 from vitlab.studies.base import small
@@ -65,7 +65,9 @@ class StudyOptions(RunOptions):
         "(default: the study's own, if it has any)",
         above(0),
     )
-    out: str | None = option(None, "folder of the study (default: runs/study-NAME-DATA)")
+    out: str | None = option(
+        None, "folder of the study (default: runs/study-NAME-DATA)", check=check_run_folder
+    )
     recipe: Recipe = Recipe()
 
     def __post_init__(self) -> None:

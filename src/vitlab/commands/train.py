@@ -9,6 +9,7 @@ from vitlab.commands import RunOptions, print_costs, shown
 from vitlab.errors import OptionError
 from vitlab.experiments.several import SeveralRuns, recorded, run_several
 from vitlab.options import option, options_of, when
+from vitlab.places import check_run_folder
 from vitlab.progress import say
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.pretext import Pretext, named_task
@@ -47,6 +48,7 @@ class Train(RunOptions):
         None,
         "folder of the run (default: runs/DATA-MODEL, without labels runs/DATA-MODEL-TASK; then "
         "with -2, -3, …)",
+        check=check_run_folder,
     )
     resume: bool = option(False, "continue the run in that folder, or the newest of that name")
     change: bool = option(

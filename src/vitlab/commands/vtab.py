@@ -6,6 +6,7 @@ from typing import Any
 from vitlab.commands import WEIGHTS, RunOptions, print_costs
 from vitlab.experiments.several import Jobs, VtabSetting
 from vitlab.options import argument, option
+from vitlab.places import check_run_folder
 from vitlab.terminal import print_table
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import OfNetwork
@@ -19,7 +20,9 @@ class Vtab(RunOptions):
 
     weights: str = argument(WEIGHTS, check_weights)
     data: str = option(MISSING, "folder with a sub-folder per task, such as cifar100")
-    out: str | None = option(None, "folder of the runs (default: a new one, runs/vtab-WEIGHTS)")
+    out: str | None = option(
+        None, "folder of the runs (default: a new one, runs/vtab-WEIGHTS)", check=check_run_folder
+    )
     resume: bool = option(False, "continue the runs in that folder; none is repeated")
     tasks: tuple[str, ...] = option((), "tasks to learn (default: all that there is data for)")
     setting: VtabSetting = VtabSetting()

@@ -170,7 +170,7 @@ def classify_into(
         `precision` and `engine` that they were computed in.
 
     Raises:
-        DataError: no image can be read.
+        DataError: no image can be read; the file is there, and says of each why.
         DiskError: the file cannot be written.
     """
     counts, layout = {"images": 0, "damaged": 0}, _layout(model, images, top)
@@ -184,8 +184,8 @@ def classify_into(
                 warn(message)
             counts["images"] += len(batch.indices)
             counts["damaged"] += len(batch.bad)
-        if not counts["images"]:
-            raise DataError(f"none of the {len(images):,} images can be read; {file} says why")
+    if not counts["images"]:  # the rows, which say why, are there
+        raise DataError(f"none of the {len(images):,} images can be read; {file} says why")
     return counts | form.about
 
 

@@ -39,6 +39,7 @@ from vitlab.weights.identity import (
     DeltaBase,
     as_bytes,
     checked,
+    checked_provenance,
     checksum,
     checksums,
     described,
@@ -200,7 +201,8 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
         base = DeltaBase(
             **{name: conform(content["base"][name], kind) for name, kind in TYPES.items()}
         )
-        config, provenance = described(content, hints.choices), dict(content["provenance"])
+        config = described(content, hints.choices)
+        provenance = checked_provenance(content["provenance"], "it")
     except Exception as error:  # a file may be hostile whatever its checksum says
         reason = str(error) or type(error).__name__
         raise WeightsError(f"{source.path} is a damaged delta: {reason}") from error

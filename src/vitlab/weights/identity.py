@@ -4,15 +4,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from vitlab import values
 from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.models.model import Model
+from vitlab.values import fits, shown
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.sharded import Fields
@@ -23,6 +25,11 @@ KINDS: dict[str, type[ModelConfig]] = {
 
 RETIRED = {"class_blocks": 0, "stem_padding": 0, "talking_heads": False}
 """Fields that earlier versions wrote, each with the one value that still has a model."""
+
+TRAINING: dict[str, Any] = {  # the types of what evaluations read of a provenance
+    "data": str, "fingerprint": str, "fold": str, "held_out": float, "validation": float,
+    "multi_label": bool, "moved": dict,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,28 @@ def described(content: Fields, choices: Fields) -> ModelConfig:
     """
     model = {key: each for key, each in content["model"].items() if RETIRED.get(key, ...) != each}
     return KINDS[content["kind"]].from_dict(chosen_over(model, choices))
+
+
+def checked_provenance(provenance: object, place: object) -> Fields:
+    """Return what a file says of a model's training, of which evaluations make use.
+
+    Args:
+        provenance: as JSON has it
+        place: of the file, for messages
+
+    Raises:
+        WeightsError: it is no object, or a fact in it is of another type.
+    """
+    if not isinstance(provenance, dict):
+        raise WeightsError(f"{place} has a provenance that is no object: {shown(provenance)}")
+    for name, kind in TRAINING.items():
+        value = provenance.get(name)
+        if value is not None and not fits(value, kind):
+            raise WeightsError(f"{place} says {name}={shown(value)}, not {values.described(kind)}")
+    moved = provenance.get("moved") or {}
+    if not all(fits(each, tuple[int, ...]) for each in moved.values()):
+        raise WeightsError(f"{place} says moved={shown(moved)}, not lists of numbers by split")
+    return dict(provenance)
 
 
 def fingerprint(model: Model) -> str:

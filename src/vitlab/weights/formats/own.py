@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from vitlab.errors import UserError, WeightsError
@@ -16,7 +17,14 @@ from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry, same
 from vitlab.weights.formats.format_api import Files, Hints, Reading, Writing
 from vitlab.weights.formats.transformers.processor import write_processor
-from vitlab.weights.identity import checked, checksum, checksums, described, description
+from vitlab.weights.identity import (
+    checked,
+    checked_provenance,
+    checksum,
+    checksums,
+    described,
+    description,
+)
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR, UNLIKE, Fields, beside
 from vitlab.weights.source import StoredTensors
 
@@ -78,7 +86,7 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
         {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {},
         origins=dict.fromkeys(config.as_dict(), "file"),
         exact=True,
-        provenance=dict(provenance) if isinstance(provenance, dict) else None,
+        provenance=None if provenance is None else checked_provenance(provenance, file),
         unlike=unlike,
     )
 
@@ -100,7 +108,12 @@ def read_unlike(source: StoredTensors, config: ModelConfig, sums: Fields) -> Unl
     count, axes = (*shapes[1], 0, 0)[:2]
     if shapes != [(config.features, axes), (count, axes), (axes,), (2,)] or count < 2 or not axes:
         raise WeightsError(f"{source.path}: {NAMES[0]} {shapes[0]} does not fit {config.name}")
-    return Unlike(*read_checked(source, NAMES, sums))
+    found = Unlike(*read_checked(source, NAMES, sums))
+    real = all(each.dtype == torch.float32 for each in found.tensors.values())
+    low, high = found.level.tolist()
+    if not real or not (found.spread > 0).all() or low > high:
+        raise WeightsError(f"{source.path}: {NAMES[2]} and {NAMES[3]} are no spread and levels")
+    return found
 
 
 def read_checked(source: StoredTensors, names: tuple[str, ...], sums: Fields) -> list[Tensor]:

@@ -59,8 +59,9 @@ def flat(value: Any) -> list[Any]:
         value, "__dict__") else [value]  # fmt: skip
 
 
-@pytest.mark.workers
-@pytest.mark.parametrize("system", ["this", "sandbox", "other"])
+@pytest.mark.parametrize(
+    "system", [pytest.param("this", marks=pytest.mark.workers), "sandbox", "other"]
+)
 def test_what_is_handed_over_is_the_same(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
     """For any number of workers, also where the system has no anonymous memory."""
     if system == "sandbox":

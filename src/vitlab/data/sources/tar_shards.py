@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -200,36 +199,63 @@ def open_shards(request: Request) -> Found | None:
     if not places:
         return None
     kept = KeptParts.of(request.columns.cache_data, request.columns.cache_gb)
-    groups = by_split(places)
+    groups = {split: (own, _index(own, kept)) for split, own in by_split(places).items()}
+    has_labels = any(index.has_labels for _, index in groups.values())
     parts, notes = list[Part](), list[str]()
-    for split, own in groups.items():
-        found = _open_split(own, split if len(groups) > 1 else "", request, kept)
+    for split, (own, index) in groups.items():
+        name = split if len(groups) > 1 else ""
+        found = _open_split(own, index, name, request, has_labels)
         parts += found.parts
         notes += found.notes
     return Found(parts, notes)
 
 
+@dataclass(frozen=True)
+class IndexedShards:
+    """The images of some shards, and what was found beside them.
+
+    Attributes:
+        images: without labels
+        cells: with the label of each; None where there is none
+        lacks: why the first without a label has none; empty if all have one
+        others: how many files that are no images have which ending
+        by_content: images whose endings are in no table
+    """
+
+    images: Shards
+    cells: list[Any]
+    lacks: str
+    others: Counter[str]
+    by_content: int
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether any image has a label beside it."""
+        return not all(map(is_missing, self.cells))
+
+
 def _open_split(
-    places: Sequence[str], split: str, request: Request, kept: KeptParts | None
+    places: Sequence[str], index: IndexedShards, split: str, request: Request, has_labels: bool
 ) -> Found:
     """Return all images in some shards, with the labels beside them.
 
+    Folders in shards are classes where no shard has labels beside its images.
+
     Raises:
-        DataError: a shard that cannot be read, is damaged or empty, two images of one name, unknown
-            labels.
-        SourceError: another machine, which has them, did not give them.
+        DataError: unknown labels.
     """
-    by_content = dict[int, int]()
-    bare, labels, lacks, others = _indexed(places, kept, by_content)
-    notes = unread_lines(some(places), others)
-    if total := sum(by_content.values()):
-        notes.append(
-            f"{counted(total, 'image')} of {some(places)} without a usual ending, by content"
-        )
+    bare = index.images
+    labels = index.cells
+    lacks = index.lacks
+    notes = unread_lines(some(places), index.others)
+    if index.by_content:
+        images = counted(index.by_content, "image")
+        notes.append(f"{images} of {some(places)} without a usual ending, by content")
     if request.labels == "ignored":
         return Found([Part(bare, split)], notes)
-    if lacks and all(map(is_missing, labels)):
-        if inside := open_by_folder(bare.keys, bare, request, split):
+    if not index.has_labels:
+        inside = None if has_labels else open_by_folder(bare.keys, bare, request, split)
+        if inside is not None:
             return Found(inside.parts, [*notes, *inside.notes])
         return Found([Part(bare, split, f"{NO_LABELS}{lacks}")], notes)
     names = _class_names(places[0])
@@ -249,48 +275,66 @@ def _open_split(
     return Found(parts, [*notes, *found.notes])
 
 
-def _indexed(
-    places: Sequence[str], kept: KeptParts | None, by_content: dict[int, int]
-) -> tuple[Shards, list[Any], str, Counter[str]]:
+def _index(places: Sequence[str], kept: KeptParts | None) -> IndexedShards:
     """Find the images of shards.
 
-    Args:
-        places: of the shards
-        kept: where parts of remote shards are kept
-        by_content: gets the number of images without a usual ending, by the number of the shard
-
-    Returns:
-        The images; the cell with the label of each; why the first without one has none; and how
-        many other files have which ending.
+    Raises:
+        DataError: a shard that cannot be read, is damaged or empty, or two images of one name.
+        SourceError: another machine, which has them, did not give them.
     """
-
-    def packed(number: int) -> tuple[Any, ...]:
-        index = index_shard(places[number])
-        where = np.array(index.offsets, np.int64), np.array(index.sizes, np.int64)
-        rest = Names.of(index.keys), index.labels, index.unlabeled, Counter(index.others)
-        if index.by_content:
-            by_content[number] = index.by_content
-        return number, index.stamp, *where, *rest
-
     with ThreadPoolExecutor(THREADS if is_url(places[0]) else 1) as pool:  # to hide network latency
         # in an order of its own, so that processes that start together share the work by the cache
         order = random.Random().sample(range(len(places)), len(places))
-        found = sorted(pool.map(packed, order), key=itemgetter(0))
-    _, states, offsets, sizes, keys, labels, lacks, others = zip(*found, strict=True)
-    count = [len(each) for each in keys]
-    source = Shards(
+        found = dict(zip(order, pool.map(lambda number: _pack(places[number]), order), strict=True))
+    shards = [found[number] for number in range(len(places))]
+    count = [len(shard.keys) for shard in shards]
+    images = Shards(
         tuple(places),
-        states,
+        tuple(shard.stamp for shard in shards),
         np.repeat(np.arange(len(places), dtype=np.int32), count),
-        np.concatenate(offsets),
-        np.concatenate(sizes),
-        Names.joined(keys),
+        np.concatenate([shard.offsets for shard in shards]),
+        np.concatenate([shard.sizes for shard in shards]),
+        Names.joined([shard.keys for shard in shards]),
         blank(sum(count)),
         (),
         kept,
     )
-    whole = sum(others, Counter[str]())
-    return source, list(chain.from_iterable(labels)), next(filter(None, lacks), ""), whole
+    return IndexedShards(
+        images,
+        list(chain.from_iterable(shard.labels for shard in shards)),
+        next(filter(None, (shard.unlabeled for shard in shards)), ""),
+        sum((shard.others for shard in shards), Counter[str]()),
+        sum(shard.by_content for shard in shards),
+    )
+
+
+@dataclass(frozen=True)
+class PackedIndex:
+    """The index of one shard, as `Index` has it, in arrays."""
+
+    keys: Names
+    offsets: Integers
+    sizes: Integers
+    labels: list[Any]
+    unlabeled: str
+    stamp: str
+    others: Counter[str]
+    by_content: int
+
+
+def _pack(place: str) -> PackedIndex:
+    """Return the index of a shard in arrays: there may be millions of images."""
+    index = index_shard(place)
+    return PackedIndex(
+        Names.of(index.keys),
+        np.array(index.offsets, np.int64),
+        np.array(index.sizes, np.int64),
+        index.labels,
+        index.unlabeled,
+        index.stamp,
+        Counter(index.others),
+        index.by_content,
+    )
 
 
 def _class_names(place: str) -> list[str] | None:

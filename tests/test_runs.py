@@ -52,6 +52,15 @@ def test_the_file_is_parsed_once_and_again_after_no_change(
     assert len(calls) == 1
 
 
+def test_a_finished_run_is_read_as_finished(digits_run: Path) -> None:
+    """Every line that a run has written is one of a journal."""
+    folder = RunFolder(digits_run)
+    lines = folder.journal.file.read_text().splitlines()
+    assert folder.journal.read() == [json.loads(line) for line in lines]
+    assert folder.result() is not None
+    assert folder.state == "done"
+
+
 def test_decisions_stand_beside_the_recipe(folder: RunFolder) -> None:
     assert folder.decisions == Decisions()
     decisions = Decisions(micro_batch=8, plan=((0, 100), (60, 90)))

@@ -1,4 +1,4 @@
-"""Terminal output: control characters in names are escaped, whoever prints them.
+"""Output to a terminal: control characters in names are escaped, whoever prints them.
 
 The names of files, classes, columns and models, and what libraries say of them, come from anybody.
 A terminal obeys escapes among them: it recolors, erases and retitles, or shows text backwards.

@@ -14,7 +14,7 @@ from vitlab.units import counted
 
 CURVES = ("train", "test", "validation", "held-out")  # kinds of lines that are of a step
 TEXTS = {
-    "kind", "model", "run", "report", "task", "device", "split", "data", "precision", "engine",
+    "kind", "model", "run", "report", "task", "device", "split", "data", "engine",
     "pool", "how", "true", "predicted", "class", "target", "by",
 }  # fmt: skip
 COUNTS = {  # numbers beside the metrics
@@ -155,7 +155,7 @@ def _is_possible(key: str, value: Any, kind: str = "") -> bool:
     if key in PARTS:
         return PARTS[key](value)
     if key in TEXTS:
-        return isinstance(value, str)
+        return value is None or isinstance(value, str)
     if kind in CURVES and key in ("step", "epoch"):
         return _is_number(value) and value >= 0
     if kind in CURVES or key in COUNTS or key in _metrics():

@@ -193,8 +193,8 @@ def open_shards(request: Request) -> Found | None:
     """Open shards by name, glob, brace range or folder; None for other data."""
     data, path = request.data, request.path
     if path.is_dir():  # beside photographs, an archive is something else
-        own = [] if holds_images(path) else sorted(path.glob("*.tar"))
-        places = [str(each) for each in own if not is_system_name(each.name)]
+        archives = [] if holds_images(path) else sorted(path.glob("*.tar"))
+        places = [str(each) for each in archives if not is_system_name(each.name)]
     else:
         places = expand(data if is_url(data) else str(path)) if data.endswith(".tar") else []
     if not places:

@@ -128,6 +128,39 @@ def test_levels_within_splits(tmp_path: Path) -> None:
     assert "has its splits inside of the folders of its classes" in notes_of(root)
 
 
+def test_splits_by_similar_names(tmp_path: Path) -> None:
+    names = {
+        "training_set": "test_set",
+        "training_set/training_set": "test_set/test_set",
+        "seg_train/seg_train": "seg_test/seg_test",
+        "trainset": "testset",
+        "Train Data": "Test Data",
+        "train2017": "test2017",
+        "train/images": "test/images",
+        "archive/flowers_train": "archive/flowers_test",
+    }
+    for number, (train, test) in enumerate(names.items()):
+        root = make(tmp_path / str(number), *several(f"{train}/cat", f"{train}/dog", f"{test}/cat"))
+        assert labels_of(root) == {"train cat": 4, "train dog": 4, "test cat": 4}, train
+    root = make(tmp_path / "classes", *several("train_station", "test_tube"))
+    assert labels_of(root) == {"all test_tube": 4, "all train_station": 4}
+    root = make(tmp_path / "flat", *several("train_images", "test_images"))
+    with pytest.raises(DataError, match="which are names of splits, not of classes"):
+        open_images(str(root))
+
+
+def test_splits_without_classes(tmp_path: Path) -> None:
+    tiny = several("train/n01/images", "train/n02/images", "val/images", "test/images")
+    root = make(tmp_path / "tiny", *tiny)
+    assert labels_of(root) == {"all n01": 4, "all n02": 4}
+    said = "\n".join(open_images(str(root)).notes)
+    assert "left out 4 images without a label of the validation split" in said
+    assert "left out 4 images without a label of the test split" in said
+    root = make(tmp_path / "imagenet", *several("ILSVRC/Data/train/n01", "ILSVRC/Data/train/n02"))
+    make(root / "ILSVRC/Data", *several("val", "test"))
+    assert labels_of(root) == {"all n01": 4, "all n02": 4}
+
+
 def test_a_few_images_above_the_classes_are_left_out(tmp_path: Path) -> None:
     names = several("siteA/cat", "siteA/dog", "siteB/cat", "siteB/dog")
     root = make(tmp_path / "a", *names, "siteA/map.jpg", "overview.jpg")

@@ -5,11 +5,14 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from conftest import call, photo
 from made_files import encoded, png, tarred
 from vitlab.data.exists import is_hub_data
+from vitlab.data.masks import open_masks
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.file_tree import MOST_LOOKED_INTO
@@ -132,6 +135,18 @@ def test_thumbnails_of_a_drive_are_nowhere(tmp_path: Path) -> None:
     photo(1).save(hidden / "cat" / "1.jpg")
     assert len(open_images(f"{hidden}/*/*.jpg", "ignored").every()) == 1
     assert len(open_images(str(hidden), "ignored").every()) == 1
+
+
+def test_thumbnails_of_a_drive_have_no_masks(tmp_path: Path) -> None:
+    for name in ("images/1", "images/2", "images/@eaDir/1", "masks/1", "masks/2", "masks/@eaDir/1",
+                 "@eaDir/images/1", "masks/._1", "images/._1"):  # fmt: skip
+        file = tmp_path / f"{name}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        values = np.arange(64, dtype=np.uint8).reshape(8, 8) % 2
+        Image.fromarray(values + (len(name) if "images" in name else 0)).save(file)
+    opened = open_masks(str(tmp_path))
+    assert len(opened.every()) == 2
+    assert not [note for note in opened.notes if "without a mask" in note]
 
 
 def test_a_tar_of_class_folders(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from vitlab.data.decode.formats import CLIPS, USUAL_SUFFIXES, unread_lines
 from vitlab.data.labels import SingleLabels
 from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS, merge_names
 from vitlab.data.sources.class_levels import (
-    MOST_STRAY,
     ClassFolder,
     ClassLevel,
     Folder,
@@ -28,6 +27,13 @@ from vitlab.data.sources.class_levels import (
 )
 from vitlab.data.sources.companions import has_companions, open_companions
 from vitlab.data.sources.file_tree import FileTree, suffix_of
+from vitlab.data.sources.folder_splits import (
+    flat_splits,
+    is_flat,
+    picture_folders,
+    split_folders,
+    splits_inside,
+)
 from vitlab.data.sources.folders import tree_of
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.refusals import explain_no_images
@@ -79,17 +85,17 @@ def _enter(tree: FileTree) -> FileTree:
     inner = tree
     while not inner.listing.has_pictures and not has_companions(inner):
         full = [each for each in inner.folders() if each.has_pictures_below()]
-        if len(full) != 1 or full[0].name.lower() in SPLIT_OF:
+        if len(full) != 1 or full[0].name.lower() in SPLIT_OF or splits_inside(inner):
             break
         inner = full[0]
-    splits = _splits_inside(inner)
-    is_split = "train" in splits and (len(splits) > 1 or not _is_flat(splits["train"]))
+    splits = splits_inside(inner)
+    is_split = "train" in splits and (len(splits) > 1 or not is_flat(splits["train"]))
     return inner if is_split or has_companions(inner) else tree
 
 
 def _of_folders(tree: FileTree, request: Request) -> Found:
     """Return the images of class folders; of others, if no labels are required."""
-    flat = _flat_splits(tree)
+    flat = flat_splits(tree)
     try:
         if flat:
             raise DataError(
@@ -102,7 +108,7 @@ def _of_folders(tree: FileTree, request: Request) -> Found:
     except DataError:
         if request.labels == "required":
             raise
-        splits = flat or _splits_inside(tree)
+        splits = flat or splits_inside(tree)
         if "train" not in splits:
             return _without_labels(tree, {"": tree})
         own = {each.path for each in splits.values()}
@@ -126,66 +132,6 @@ def _without_labels(tree: FileTree, folders: Mapping[str, FileTree]) -> Found:
         explain_no_images(where)
         raise DataError(f"no images in {where.title}" + "".join(f"; {note}" for note in notes))
     return Found(parts, notes)
-
-
-# Splits
-
-
-def _splits_inside(tree: FileTree) -> dict[str, FileTree]:
-    """Return the folders that are named as splits, training first."""
-    inside = {each.name.lower(): each for each in tree.folders()}
-    found = {
-        split: [name for name in names if name in inside] for split, names in SPLIT_WORDS.items()
-    }
-    return {split: inside[names[0]] for split, names in found.items() if names}
-
-
-def _is_flat(folder: FileTree) -> bool:
-    """Return whether images lie in a folder itself, and not only a few beside those below."""
-    if not folder.listing.has_pictures:
-        return False
-    counts = _picture_folders(folder)
-    return counts[()] > MOST_STRAY * sum(counts.values())
-
-
-def _flat_splits(tree: FileTree) -> dict[str, FileTree]:
-    """Return the folders of a root that has nothing but splits without class folders."""
-    found = _splits_inside(tree)
-    alone = len(found) > 1 and len(found) == len(tree.listing.folders)
-    first = found.get("train")
-    return found if alone and all(map(_is_flat, [first] if first else found.values())) else {}
-
-
-def split_folders(tree: FileTree) -> tuple[dict[str, FileTree], list[FileTree]]:
-    """Return the folders that are splits, training first, and those that are neither.
-
-    A folder named as a split is one if its images are in class folders; else it is a class of that
-    name (a train, beside a bus and a car).
-
-    Returns:
-        Nothing if the folders are classes.
-
-    Raises:
-        DataError: folders of classes beside a split, or other splits but none to learn from.
-    """
-    found = {split: each for split, each in _splits_inside(tree).items() if not _is_flat(each)}
-    own = {each.path for each in found.values()}
-    others = [each for each in tree.folders() if each.path not in own]
-    if not found or (others and "train" not in found):
-        return {}, []
-    if "train" not in found and len(found) > 1:
-        names = " and ".join(each.name for each in found.values())
-        raise DataError(
-            f"{tree.title} has {names}, but no train folder: name one of them as the data"
-        )
-    doubtful = [each for each in others if not _is_flat(each) and each.has_pictures_below()]
-    if doubtful:
-        train = found["train"]
-        raise DataError(
-            f"{tree.title} has {doubtful[0].name} beside {train.name}, and it may be a class or "
-            f"a split: rename it test or val, move it away, or name {train.title} as the data"
-        )
-    return found, others
 
 
 # Classes
@@ -213,14 +159,23 @@ class LabeledFolder:
 def _of_classes(tree: FileTree, choice: ClassFolder) -> Found:
     """Return the images of class folders, and those beside them."""
     found, others = split_folders(tree)
-    blind = [each for each in others if _is_split_of_photographs(each)]
+    flat = splits_inside(tree) if found else {}
+    blind = {split: each for split, each in {**flat, **found}.items() if is_flat(each)}
+    blind_paths = {each.path for each in blind.values()}
     notes = [
-        f"ignored {each.title}: neither a split nor a class" for each in others if each not in blind
+        f"ignored {each.title}: neither a split nor a class"
+        for each in others
+        if each.path not in blind_paths
     ]
-    splits = found or {"": tree}
+    notes += [
+        f"{each.title} is the {split} split"
+        for split, each in found.items()
+        if each.name.lower() not in SPLIT_OF
+    ]
+    splits = {split: each for split, each in found.items() if split not in blind} or {"": tree}
     counts = Counter[Folder]()
     for folder in splits.values():
-        counts.update(_picture_folders(folder))
+        counts.update(picture_folders(folder))
     del counts[()]
     level = choose_class_level(counts, choice, is_split=bool(found))
     notes += _level_lines(tree, level)
@@ -232,18 +187,12 @@ def _of_classes(tree: FileTree, choice: ClassFolder) -> Found:
             parts.append(Part(source, split or inner_split))
             notes += [*more, *(_nested_lines(folder, classes) if is_guessed else [])]
         strays += _strays(folder, level, split)
-    for each in blind:
+    for split, each in blind.items():
         names, unread = each.pictures()
         bare = each.source(names, blank(len(names)), ())
-        lacks = f"{each.title} has no class folders"
-        strays.append(Part(bare, SPLIT_OF[each.name.lower()], lacks))
+        strays.append(Part(bare, split, f"{each.title} has no class folders"))
         notes += unread_lines(each.title, unread)
     return Found([*parts, *strays], notes)
-
-
-def _is_split_of_photographs(folder: FileTree) -> bool:
-    """Return whether a folder is named as a split and has images in it, without classes."""
-    return folder.name.lower() in SPLIT_OF and folder.listing.has_pictures
 
 
 def class_folders(root: Path) -> tuple[Source, list[str]]:
@@ -258,17 +207,6 @@ def class_folders(root: Path) -> tuple[Source, list[str]]:
     own = _labeled_folders(tree, ClassLevel())[""]
     source, notes = _label_by_folder(tree, own)
     return source, [*notes, *_nested_lines(tree, own)]
-
-
-def _picture_folders(tree: FileTree) -> Counter[Folder]:
-    """Return the folders with images in them, and how many."""
-    found = Counter[Folder]()
-    for path in tree.below():
-        listing = tree.listings[tree.path + path]
-        clips = sum(map(len, (listing.clips or {}).values()))
-        if count := len(listing.images) + clips:
-            found[tuple(path.split("/")[:-1])] = count
-    return found
 
 
 def _depth(level: ClassLevel) -> int:

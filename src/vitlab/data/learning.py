@@ -11,7 +11,7 @@ from vitlab.data.loading.cache import PixelCache, cached
 from vitlab.data.open import Opened, open_images, stripped
 from vitlab.data.rules import SPLIT_WORDS
 from vitlab.data.settings import Columns, Data
-from vitlab.data.sources.request import Given, Splits
+from vitlab.data.sources.request import ALL, Given, Splits
 from vitlab.data.sources.source import Joined, Source, Subset, present
 from vitlab.errors import DataError
 
@@ -57,9 +57,8 @@ def _check_classes(splits: Splits, title: str) -> None:
     """Refuse fewer classes than two, and those of other splits that training does not have."""
     if len(splits.classes) < 2:
         left_out = "".join(f"; {note}" for note in splits.notes if note.startswith("left out"))
-        raise DataError(
-            f"{title} has only one class ({splits.classes[0]!r}); at least 2 are needed{left_out}"
-        )
+        name = splits.classes[0][:80]
+        raise DataError(f"{title} has only one class ({name!r}); at least 2 are needed{left_out}")
     if splits.whole is None:
         learned = present(splits.train)
         for part, source in splits.parts.items():
@@ -81,7 +80,7 @@ def _without_labels(opened: Opened, share: float) -> Splits:
     images without labels (and of data with one class), a tenth, at most 1,000, is held out, or
     `test_fraction` if it is not the usual one.
     """
-    if opened.unsplit is None:
+    if opened.unsplit is None or {*opened.unlabeled} - {"train", ALL}:
         return _of_splits(opened, share)
     splits = None if opened.lacks else opened.splits(share)
     if splits is None or len(splits.classes) < 2 or not len(splits.test):
@@ -102,8 +101,11 @@ def _without_labels(opened: Opened, share: float) -> Splits:
 def _of_splits(opened: Opened, share: float) -> Splits:
     """Return the training split to learn from, and the first other one to measure the loss."""
     parts = {name: stripped(part) for name, part in opened.parts.items()}
-    if opened.loose is not None:
-        parts["train"] = Joined((parts["train"], opened.loose))
+    if ALL in parts:  # the only split with labels
+        parts = {"train": parts[ALL]}
+    for name, source in opened.unlabeled.items():
+        split = "train" if name == ALL else name
+        parts[split] = Joined((parts[split], source)) if split in parts else source
     notes = [*opened.notes]
     if others := [name for name in parts if name not in SPLIT_WORDS]:
         notes.append(f"ignored what is not a split of {opened.title}: {', '.join(others)}")

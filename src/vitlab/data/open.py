@@ -72,16 +72,22 @@ class Opened:
         title: what to call the data in a message
         parts: `train` and, if there are any, `validation` and `test`, then what else the data has,
             by its own name; or `all` alone, where the data comes unsplit. All have the same classes
-        loose: images without a label beside labeled ones, of labels that were optional
+        unlabeled: images without a label beside labeled ones, of labels that were optional, by
+            their split; `all` where they are in none
         lacks: why there are no labels; empty where there are
         notes: remarks for the user, such as what was left out
     """
 
     title: str
     parts: dict[str, Source]
-    loose: Source | None = None
+    unlabeled: dict[str, Source] = field(default_factory=dict)
     lacks: str = ""
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def loose(self) -> Source | None:
+        """All images without a label beside labeled ones; None if there are none."""
+        return _in_a_row([*self.unlabeled.values()]) if self.unlabeled else None
 
     @property
     def unsplit(self) -> Source | None:
@@ -106,13 +112,16 @@ class Opened:
     def by_split(self) -> dict[str, Source]:
         """Return images by split, none of them empty: what would be held out is `test`.
 
-        Images without labels are `all`.
+        Images without labels are in their own split, unless it has labeled ones; else in `all`.
         """
         splits = dict(self.parts)
         if self.unsplit is not None and not self.lacks:
             splits = self.splits().parts
-        if self.loose is not None:
-            splits[ALL] = self.loose
+        beside = [source for name, source in self.unlabeled.items() if name in splits]
+        splits |= {name: own for name, own in self.unlabeled.items() if name not in splits}
+        if beside:
+            whole = [*beside, *([splits[ALL]] if ALL in self.unlabeled else [])]
+            splits[ALL] = _in_a_row(whole)
         return {name: source for name, source in splits.items() if len(source)}
 
 
@@ -238,12 +247,12 @@ def _labeled(request: Request, found: Found) -> Opened:
     labeled = [part for part in found.parts if not part.lacks]
     notes = list(found.notes)
     if not labeled and request.labels == "required":
-        raise UnlabeledError(bare[0].lacks)
-    loose: Source | None = None
+        raise UnlabeledError(bare[0].lacks.removeprefix(NO_LABELS))
+    unlabeled = dict[str, Source]()
     if labeled and bare and request.labels == "required":
         notes += _left_out_lines(labeled, bare)
     elif labeled and bare:
-        loose = _in_a_row([part.source for part in bare])
+        unlabeled = _unlabeled_by_split(bare)
     parts = _by_split(labeled or bare, request, notes)
     if request.columns.group_column and not any(map(groups_known, parts.values())):
         raise DataError(
@@ -258,7 +267,15 @@ def _labeled(request: Request, found: Found) -> Opened:
             for name, source in parts.items()
         }
     lacks = "" if labeled else bare[0].lacks
-    return Opened(request.data, parts, loose, lacks, notes)
+    return Opened(request.data, parts, unlabeled, lacks, notes)
+
+
+def _unlabeled_by_split(bare: Sequence[Part]) -> dict[str, Source]:
+    """Return images without a label by their split; in none, or another, they are `all`."""
+    sources = dict[str, list[Source]]()
+    for part in bare:
+        sources.setdefault(SPLIT_OF.get(part.split.lower(), ALL), []).append(part.source)
+    return {name: _in_a_row(own) for name, own in sources.items()}
 
 
 def _left_out_lines(labeled: Sequence[Part], bare: Sequence[Part]) -> list[str]:

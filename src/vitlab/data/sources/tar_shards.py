@@ -38,7 +38,7 @@ from vitlab.data.decode.formats import (
 )
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Integers, Labels, UnlabeledError
+from vitlab.data.labels import Integers, Labels
 from vitlab.data.rules import is_missing, is_system_name
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, open_rows
@@ -215,7 +215,6 @@ def _open_split(
     """Return all images in some shards, with the labels beside them.
 
     Raises:
-        UnlabeledError: labels are required, and no image has one.
         DataError: a shard that cannot be read, is damaged or empty, two images of one name, unknown
             labels.
         SourceError: another machine, which has them, did not give them.
@@ -232,8 +231,6 @@ def _open_split(
     if lacks and all(map(is_missing, labels)):
         if inside := open_by_folder(bare.keys, bare, request, split):
             return Found(inside.parts, [*notes, *inside.notes])
-        if request.labels == "required":
-            raise UnlabeledError(lacks)
         return Found([Part(bare, split, f"{NO_LABELS}{lacks}")], notes)
     names = _class_names(places[0])
     table = CellTable(

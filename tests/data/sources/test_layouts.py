@@ -33,6 +33,8 @@ LEVELS = {  # folders with images: level of the class, level of the split
     "a/b/cat, a/b/dog": (2, None),
     "siteA/cat, siteA/dog, siteB/cat, siteB/dog": (1, None),
     "site_1/cat, site_2/dog": (1, None),
+    "site_north/cat, site_north/dog, site_south/cat, site_south/dog": (1, None),
+    "station_wagon/front, station_house/door": (0, None),  # nothing recurs
     "Camera 3/cat, cam04/dog, camera-5/dog": (1, None),
     "2024-01-01/cat, 2024-01-02/dog": (1, None),
     "20240101/cat, 20240102/dog, 20240102/cat": (1, None),

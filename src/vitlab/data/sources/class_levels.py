@@ -45,6 +45,12 @@ _PLACE = re.compile(
     r"disk|card)s?"
     r"([-_ .#]*\d+([-_ ]?[a-zA-Z]|[-_ .]\d+)?|[-_ .#]+(?i:[a-z]|[ivx]+)|[A-Z])"
 )
+_NAMED_PLACE = re.compile(
+    r"(site|camera|cam|trap|location|loc|station|plot|hospital|clinic|center|centre|lab|patient|"
+    r"subject|participant|user|farm|session|batch|device|scanner|sensor|drone|domain|source)"
+    r"[-_ .]+\w+",
+    re.IGNORECASE,
+)
 _CARD = re.compile(r"\d{3}[A-Z_]{3,5}\d{0,2}|DCIM")  # of cameras: 100CANON, 101MSDCF
 _NUMBER = re.compile(r"[-_#]?\d+([-_.]\d+)*")
 _CONDITIONS = frozenset({
@@ -81,8 +87,9 @@ def is_when_or_where(name: str) -> bool:
 
 
 def is_part(name: str) -> bool:
-    """Return whether the name of a folder is a number, or the word of a time, a side or a kind."""
-    return _NUMBER.fullmatch(name) is not None or name.strip().lower() in _CONDITIONS
+    """Return whether a name is a number, a named place, or the word of a time, a side or a kind."""
+    is_like = any(kind.fullmatch(name) for kind in (_NUMBER, _NAMED_PLACE))
+    return is_like or name.strip().lower() in _CONDITIONS
 
 
 def choose_class_level(
@@ -91,12 +98,13 @@ def choose_class_level(
     """Return the level of folders that names the class.
 
     `outer` is the outermost, `inner` the folder that holds an image. `auto` is the outermost level
-    of which at most a quarter of the names are dates, places with numbers (site A, camera_3),
-    numbers, or words such as day and left; its names must be two or more. A level beneath numbers
-    or such words counts only where its names recur: most of them beneath half of the folders above,
-    so that grades 0 to 4 with left and right, or with a folder of each patient, stay the classes. A
-    level beneath a single folder (photos/cat) counts too. It is the outermost level after all where
-    more than a tenth of the images lie above the one that was chosen.
+    less than three quarters of whose names are dates, places with numbers (site A, camera_3),
+    numbers, named places (site_north) or words such as day and left; its names must be two or more.
+    A level beneath numbers, named places or such words counts only where its names recur: most of
+    them beneath half of the folders above, so that grades 0 to 4 with left and right, or with a
+    folder of each patient, stay the classes. A level beneath a single folder (photos/cat) counts
+    too. It is the outermost level after all where more than a tenth of the images lie above the one
+    that was chosen.
 
     A level whose names are all those of splits, train among them, names the split (cat/train).
 

@@ -331,18 +331,14 @@ def _level_lines(tree: FileTree, level: ClassLevel) -> list[str]:
 
 def _nested_lines(tree: FileTree, folders: Sequence[LabeledFolder]) -> list[str]:
     """Return a line about folders inside of classes, whose names say nothing to a model."""
-    full = [each for each in folders if tree.folder(each.path).has_pictures_below()]
-    nested = list[str]()
-    for each in full:
-        folder = tree.folder(each.path)
-        inside = [own for own in folder.folders() if own.has_pictures_below()]
-        if len(inside) > 1 and not folder.listing.has_pictures:
-            nested.append(each.path)
+    counts = {each: picture_folders(tree.folder(each.path)) for each in folders}
+    full = [each for each, own in counts.items() if own]
+    nested = [each for each in full if len(counts[each]) > 1 and () not in counts[each]]
     if not nested:
         return []
     return [
         f"{len(nested):,} of the {len(full):,} classes have their images in folders of their own: "
-        f"every image in {tree.folder(nested[0]).title} has the class "
-        f"{nested[0]}; if those folders are the classes, --class-folder inner "
+        f"every image in {tree.folder(nested[0].path).title} has the class "
+        f"{nested[0].name}; if those folders are the classes, --class-folder inner "
         "takes them"
     ]

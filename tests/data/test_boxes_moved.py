@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from vitlab.data.augment.augment import augment
-from vitlab.data.boxes import BoxLabels
+from vitlab.data.box_labels import BoxLabels
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from counted import calls
-from vitlab.data.boxes import BoxLabels
+from vitlab.data.box_labels import BoxLabels
 from vitlab.evaluation.detection import Detections, average_precision
 
 THRESHOLDS, RECALLS = np.linspace(0.5, 0.95, 10), np.linspace(0, 1, 101)

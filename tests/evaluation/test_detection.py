@@ -15,7 +15,8 @@ from PIL import Image
 
 import vitlab
 from conftest import call, fewer_scenes
-from vitlab.data.boxes import BoxLabels, boxes_of, open_boxes, scenes
+from vitlab.data.box_labels import BoxLabels
+from vitlab.data.boxes import boxes_of, open_boxes, scenes
 from vitlab.data.settings import Data
 from vitlab.errors import DataError, WeightsError
 from vitlab.evaluation.detection import Detections, average_precision, box_figures

@@ -11,7 +11,7 @@ from PIL import Image
 
 import vitlab
 from conftest import call
-from vitlab.data.boxes import BoxLabels
+from vitlab.data.box_labels import BoxLabels
 from vitlab.data.labels import MultiLabels, SingleLabels, TargetLabels
 from vitlab.data.masks import open_masks
 from vitlab.data.settings import Columns, Data

@@ -24,6 +24,7 @@ from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.remote import keep, read_kept
 from vitlab.data.sources.request import ALL, Splits
+from vitlab.data.sources.shards import Shards, read_ahead
 from vitlab.data.sources.source import (
     Joined,
     Noted,
@@ -35,7 +36,6 @@ from vitlab.data.sources.source import (
     number_of,
     present,
 )
-from vitlab.data.sources.tar_shards import Shards, read_ahead
 from vitlab.errors import DataError, OptionError
 from vitlab.models.seen import Seen, known, marked
 from vitlab.places import cache_folder

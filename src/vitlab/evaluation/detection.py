@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
-from vitlab.data.boxes import Boxes, boxes_of, open_boxes
+from vitlab.data.box_labels import Boxes
+from vitlab.data.boxes import boxes_of, open_boxes
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, loader
 from vitlab.data.open import open_images

@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from vitlab.data.augment.policy import mirrored
-from vitlab.data.boxes import BoxLabels
+from vitlab.data.box_labels import BoxLabels
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import PlacedLabels
 from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views
 from vitlab.data.loading.order import Groups, batch_samples, draws, own_part
 from vitlab.data.settings import Augment
+from vitlab.data.sources.shards import read_ahead
 from vitlab.data.sources.source import Source
-from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 from vitlab.models.packed import Packed

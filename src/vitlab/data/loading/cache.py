@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.crop import whole_box
 from vitlab.data.decode.stored import PixelImage
+from vitlab.data.sources.shards import read_ahead
 from vitlab.data.sources.source import Derived, Source
-from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import ImageError
 
 SIDE = 64  # pixels; larger images are few and are decoded every time

@@ -26,8 +26,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
 from vitlab.data.loading.handover import Carried, channel
 from vitlab.data.loading.handover import WorkerDiedError as WorkerDiedError
+from vitlab.data.sources.shards import read_ahead
 from vitlab.data.sources.source import Source
-from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import DataError, UserError
 from vitlab.machine.cores import cores
 from vitlab.machine.open_files import check_open_files

@@ -21,10 +21,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitlab.data.decode.formats import (
     CLIPS,
@@ -36,8 +35,7 @@ from vitlab.data.decode.formats import (
     unread_lines,
 )
 from vitlab.data.decode.headers import MAX_BYTES
-from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Integers, Labels
+from vitlab.data.labels import Integers
 from vitlab.data.rules import is_missing, is_system_name
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, open_rows
@@ -50,142 +48,19 @@ from vitlab.data.sources.remote import (
     expand,
     is_url,
     read_part,
-    read_parts,
     read_whole,
     reason,
     stamp,
 )
 from vitlab.data.sources.request import NO_LABELS, Found, Part, Request, blank, by_split
-from vitlab.data.sources.source import Joined, Source, Subset, Wrapped, digests
+from vitlab.data.sources.shards import Shards
 from vitlab.data.sources.tar_folders import open_by_folder
-from vitlab.errors import DataError, ImageError, RefusedError, UserError
+from vitlab.errors import DataError, RefusedError, UserError
 from vitlab.files import check_regular, read_bytes, write_text
 from vitlab.places import cache_folder
 from vitlab.units import counted
 
-AHEAD = 2**27  # bytes of images that are read before they are asked for
-ODD = 0x9E3779B97F4A7C15  # spreads places over all bits
 CLASSES = "classes.txt"  # beside the shards: the classes by number, one name per line
-
-
-@dataclass(frozen=True, eq=False)
-class Shards:
-    """Images in tar files, read by place and size. Its arrays are shared with worker processes.
-
-    Attributes:
-        places: of the shards
-        states: of the shards, when they were indexed
-        shard: which of them each image is in, (n,)
-        offsets, sizes: of the images, (n,)
-        kept: where parts of remote shards are kept
-    """
-
-    places: tuple[str, ...]
-    states: tuple[str, ...]
-    shard: NDArray[np.int32]
-    offsets: Integers
-    sizes: Integers
-    keys: Names
-    labels: Labels
-    classes: tuple[str, ...]
-    kept: KeptParts | None = None
-    in_memory: ClassVar[bool] = False
-    _ahead: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
-
-    def __len__(self) -> int:
-        return len(self.shard)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Send no images to worker processes."""
-        return vars(self) | {"_ahead": {}}
-
-    def image(self, index: int) -> EncodedImage:
-        """Read the bytes of one member.
-
-        Raises:
-            ImageError: it is too large, cannot be read, or has fewer bytes than when indexed.
-            SourceError: another machine, which has it, did not give it.
-        """
-        name = self.name(index)
-        offset, size = int(self.offsets[index]), int(self.sizes[index])
-        if size > MAX_BYTES:
-            raise ImageError(f"{name}: {size:,} bytes exceed the limit of {MAX_BYTES:,}")
-        place = self.places[self.shard[index]]
-        if is_url(place):
-            data = self._ahead[index] if index in self._ahead else self._fetched([index])[0]
-            return EncodedImage(data, name)
-        try:
-            with Path(place).open("rb", buffering=0) as file:
-                data = os.pread(file.fileno(), size, offset)
-        except OSError as error:
-            raise ImageError(f"{name}: {reason(error)}") from None
-        if len(data) != size:
-            raise ImageError(f"{name}: the shard is shorter than when it was indexed")
-        return EncodedImage(data, name)
-
-    def elsewhere(self) -> str:
-        """Return a checksum of the state of shards on another machine; empty for local ones."""
-        states = "\n".join(self.states)
-        return hashlib.sha256(states.encode()).hexdigest() if is_url(self.places[0]) else ""
-
-    def by_place(self) -> NDArray[np.uint64]:
-        """Return 8 bytes for each image by the state of its shard and its place there, (n,)."""
-        states = digests(self.states)
-        mixed = states[self.shard] ^ (self.offsets.astype(np.uint64) * np.uint64(ODD))
-        return (mixed ^ (mixed >> np.uint64(29))) * np.uint64(ODD)
-
-    def read_ahead(self, indices: Integers) -> None:
-        """Read images of remote shards that are asked for next: neighbors together, many at a time.
-
-        Raises:
-            SourceError: another machine, which has them, did not give them.
-        """
-        if not is_url(self.places[0]):
-            return
-        self._ahead.clear()
-        own = np.unique(indices)
-        own = own[self.sizes[own] <= MAX_BYTES]
-        own = own[np.cumsum(self.sizes[own]) <= AHEAD]
-        self._ahead.update(zip(own.tolist(), self._fetched(own.tolist()), strict=True))
-
-    def _fetched(self, indices: Sequence[int]) -> list[bytes]:
-        """The bytes of images of remote shards."""
-        shards = [int(self.shard[each]) for each in indices]
-        wanted = [
-            (self.places[shard], int(self.offsets[each]), int(self.sizes[each]))
-            for shard, each in zip(shards, indices, strict=True)
-        ]
-        if self.kept is None:
-            return read_parts(wanted)
-        return self.kept.read(wanted, [self.states[shard] for shard in shards])
-
-    def name(self, index: int) -> str:
-        """Return the shard and the key."""
-        return f"{self.places[self.shard[index]]} {self.keys[index]}"
-
-
-def read_ahead(source: Source, indices: Sequence[int] | Integers) -> None:
-    """Let a source whose images are on another machine read some of them together.
-
-    Raises:
-        SourceError: that machine did not give them.
-    """
-    own = np.asarray(indices, np.int64)
-    match source:
-        case Source(in_memory=True):
-            return
-        case Subset(whole, chosen):
-            read_ahead(whole, chosen[own])
-        case Joined(parts):
-            ends = np.cumsum([len(part) for part in parts])
-            for part, end in zip(parts, ends.tolist(), strict=True):
-                start = end - len(part)
-                if len(here := own[(start <= own) & (own < end)]):
-                    read_ahead(part, here - start)
-        case Wrapped(whole=whole):
-            read_ahead(whole, own)
-        case Shards():
-            source.read_ahead(own)
 
 
 def open_shards(request: Request) -> Found | None:

@@ -7,22 +7,18 @@ function in a file of its own below `data/sources`. A new kind is a file and a l
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.boxes import open_scenes
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
 from vitlab.data.holdout import groups_known, in_splits
 from vitlab.data.labels import UnlabeledError
 from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS
 from vitlab.data.settings import Columns
-from vitlab.data.sources.folders import named_files, open_files
-from vitlab.data.sources.layouts import open_folder
-from vitlab.data.sources.lists import open_list
-from vitlab.data.sources.memory import open_digits, open_memory
-from vitlab.data.sources.parquet import open_parquet
+from vitlab.data.sources.folders import named_files
 from vitlab.data.sources.pictures import Picture, in_hand
 from vitlab.data.sources.refusals import explain_file
 from vitlab.data.sources.remote import is_url
@@ -39,29 +35,35 @@ from vitlab.data.sources.request import (
     title_of,
 )
 from vitlab.data.sources.source import Joined, Relabeled, Source, reindexed
-from vitlab.data.sources.tables import open_hub, open_saved
-from vitlab.data.sources.tar_shards import open_shards
-from vitlab.data.sources.zips import open_zip
-from vitlab.data.vtab import open_vtab
 from vitlab.errors import DataError
 
-OPENERS: tuple[Callable[[Request], Found | None], ...] = (
-    open_memory,
-    open_digits,
-    open_scenes,
-    open_vtab,
-    open_list,
-    open_saved,
-    open_parquet,
-    open_shards,
-    open_zip,
-    open_folder,
-    open_files,
-    open_hub,
-)
-"""Asked in this order; each returns None for what is not of its kind."""
+OPENERS: dict[str, str] = {
+    "memory": "vitlab.data.sources.memory:open_memory",
+    "digits": "vitlab.data.sources.memory:open_digits",
+    "scenes": "vitlab.data.boxes:open_scenes",
+    "vtab": "vitlab.data.vtab:open_vtab",
+    "list": "vitlab.data.sources.lists:open_list",
+    "saved": "vitlab.data.sources.tables:open_saved",
+    "parquet": "vitlab.data.sources.parquet:open_parquet",
+    "shards": "vitlab.data.sources.tar_shards:open_shards",
+    "zip": "vitlab.data.sources.zips:open_zip",
+    "folder": "vitlab.data.sources.layouts:open_folder",
+    "files": "vitlab.data.sources.folders:open_files",
+    "hub": "vitlab.data.sources.tables:open_hub",
+}
+"""Openers by the kind of data, asked in this order: each returns None for what is not of its kind.
 
-OF_CLASS_FOLDERS = (open_folder, open_zip, open_shards)
+The text names a module and a function of it, which is imported when it is asked.
+"""
+
+OF_CLASS_FOLDERS = frozenset({"folder", "zip", "shards"})
+
+
+def _ask_opener(kind: str, request: Request) -> Found | None:
+    """Ask the opener of one kind of data."""
+    module, _, function = OPENERS[kind].partition(":")
+    opener: Callable[[Request], Found | None] = getattr(import_module(module), function)
+    return opener(request)
 
 
 @dataclass(frozen=True)
@@ -182,10 +184,10 @@ def _found(request: Request) -> Found:
     """Ask the openers."""
     if request.data == "":
         raise DataError("no data given: name digits, a folder of class folders, a Parquet file, …")
-    answers = ((opener, opener(request)) for opener in OPENERS)
-    opener, found = next((each for each in answers if each[1]), (None, None))
-    if found is not None:
-        if request.columns.class_folder != "auto" and opener not in OF_CLASS_FOLDERS:
+    for kind in OPENERS:
+        if (found := _ask_opener(kind, request)) is None:
+            continue
+        if request.columns.class_folder != "auto" and kind not in OF_CLASS_FOLDERS:
             raise DataError(
                 f"{request.data} has no class folders, so that class_folder means nothing: leave "
                 "it out"

@@ -1,6 +1,8 @@
 """Class folders."""
 
 import shutil
+import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -212,7 +214,10 @@ def test_another_kind_of_source_is_a_class_and_a_line(monkeypatch, tmp_path) -> 
     def open_stripes(request: Request) -> Found | None:
         return Found([Part(Stripes())]) if request.data == "stripes" else None
 
-    monkeypatch.setattr(door, "OPENERS", (open_stripes, *door.OPENERS))
+    module = types.ModuleType("stripes")
+    module.open_stripes = open_stripes  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "stripes", module)
+    monkeypatch.setattr(door, "OPENERS", {"stripes": "stripes:open_stripes"} | door.OPENERS)
     splits = open_to_learn("stripes", 0.5)
     assert (splits.classes, len(splits.train), len(splits.test)) == (("dark", "light"), 10, 10)
     assert input_shape(splits.train) == (8, 1)

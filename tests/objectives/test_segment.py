@@ -8,8 +8,9 @@ from torch.nn import functional as F
 import vitlab
 from objectives.made import NO_LABELS
 from vitlab.data.augment.augment import augment
+from vitlab.data.labels import IGNORED
 from vitlab.data.loading.batches import Batch, TrainingBatches
-from vitlab.data.masks import IGNORED, MaskedImages, open_masks
+from vitlab.data.masks import MaskedImages, open_masks
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Subset
 from vitlab.images import ImageSpec

@@ -20,6 +20,9 @@ from vitlab.values import check_names
 Label = str | tuple[str, ...] | list[str]
 """The label of one image as data spells it: one class, or any number of them."""
 
+IGNORED = -1
+"""The class of a pixel that plays no part."""
+
 Classes = tuple[str, ...]
 """Names of classes, in the order that labels index."""
 

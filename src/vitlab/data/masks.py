@@ -27,16 +27,15 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chosen, groups_known, origin, without
-from vitlab.data.labels import Classes, Integers, PixelLabels, check_class_names
+from vitlab.data.labels import IGNORED, Classes, Integers, PixelLabels, check_class_names
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.mask_frames import placed_masks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
-from vitlab.data.rules import SPLIT_OF, find_split_column, usual_columns
+from vitlab.data.rules import MASK_LAYOUTS, SPLIT_OF, find_split_column, usual_columns
 from vitlab.data.settings import AnnotationFrame, Columns
 from vitlab.data.sources.cell_table import check_known_columns
 from vitlab.data.sources.folders import image_paths, json_files, names_below, visible
-from vitlab.data.sources.layouts import MASK_LAYOUTS
 from vitlab.data.sources.lists import SUFFIXES, find_images, read_list, read_paths
 from vitlab.data.sources.memory import pieces
 from vitlab.data.sources.paths import read_image, read_text, some
@@ -49,7 +48,7 @@ from vitlab.progress import named_if_slow
 Numbers = NDArray[np.integer[Any]]  # (rows, columns), as stored
 Truth = NDArray[np.int16]  # (rows, columns): the class of each pixel, or `IGNORED`
 Ignored = int | None
-IGNORED, UNKNOWN = -1, -2
+UNKNOWN = -2
 LARGEST, MOST = 2**16, 1000  # numbers in a mask are below it; classes
 FORMATS = ("PNG", "BMP", "TIFF")  # without loss
 NAMES_FILE = "classes.txt"

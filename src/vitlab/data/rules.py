@@ -44,6 +44,13 @@ def is_system_name(name: str) -> bool:
     return lower in SYSTEM_NAMES or lower.startswith(SYSTEM_PREFIXES)
 
 
+MASK_LAYOUTS = (
+    ("images", "masks", 255),
+    ("JPEGImages", "SegmentationClass", 255),
+    ("images", "annotations", 0),
+)
+"""Folders of images and of their masks, which are no classes, and the number that masks ignore."""
+
 # Cells
 
 MISSING_TEXTS = frozenset({"", "nan", "<na>", "nat", "#n/a", "null", "-nan"})

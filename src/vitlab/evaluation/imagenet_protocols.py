@@ -35,8 +35,9 @@ from vitlab import device as devices
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
+from vitlab.data.open import open_images
+from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import LabeledFiles, names_below
-from vitlab.data.sources.layouts import class_folders
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Altered, Relabeled, Source, Subset
@@ -339,9 +340,14 @@ def _labeled(data: str) -> Source:
         inside = {each.name: each for each in root.iterdir() if each.is_dir()}
         if not any(map(is_wnid, inside)):
             root = next((inside[name] for name in VALIDATION if name in inside), root)
-        return class_folders(root)[0]
+        return _of_folders(root)
     splits = open_to_learn(data)
     return splits.whole or splits.validation or splits.test
+
+
+def _of_folders(root: Path) -> Source:
+    """Return the images of a folder whose folders are classes."""
+    return open_images(root, columns=Columns(class_folder="outer")).every()
 
 
 def objects(data: str) -> Exam:
@@ -352,7 +358,7 @@ def objects(data: str) -> Exam:
     """
     known, root = objectnet(), Path(data).expanduser()
     places = (root / "objectnet-1.0" / "images", root / "images", root)
-    files, _ = class_folders(next((each for each in places if each.is_dir()), root))
+    files = _of_folders(next((each for each in places if each.is_dir()), root))
     row = {folder: number for number, folder in enumerate(known)}
     rows = np.array([row.get(name, -1) for name in files.classes], np.int64)[files.labels.values]
     chosen = np.flatnonzero(rows >= 0)

@@ -24,9 +24,10 @@ from torch.nn import functional as F
 from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.holdout import learned
+from vitlab.data.labels import IGNORED
 from vitlab.data.loading.crops import whole_image
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.masks import IGNORED, MaskClasses, MaskedImages, Truth, masked, open_masks
+from vitlab.data.masks import MaskClasses, MaskedImages, Truth, masked, open_masks
 from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source

@@ -23,9 +23,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from vitlab.data.labels import Labels
+from vitlab.data.labels import IGNORED, Labels
 from vitlab.data.loading.batches import Batch
-from vitlab.data.masks import IGNORED
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.matching import Pairs, chances_of, class_loss, paired, shares_of

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitlab.data.masks import IGNORED, MaskedImages, Truth
+from vitlab.data.labels import IGNORED
+from vitlab.data.masks import MaskedImages, Truth
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.segmentation import (

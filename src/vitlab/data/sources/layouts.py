@@ -18,7 +18,7 @@ import numpy as np
 
 from vitlab.data.decode.formats import CLIPS, USUAL_SUFFIXES, unread_lines
 from vitlab.data.labels import SingleLabels
-from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS, merge_names
+from vitlab.data.rules import MASK_LAYOUTS, SPLIT_OF, SPLIT_WORDS, merge_names
 from vitlab.data.sources.class_levels import (
     ClassFolder,
     ClassLevel,
@@ -40,13 +40,6 @@ from vitlab.data.sources.refusals import explain_no_images
 from vitlab.data.sources.request import Found, Part, Request, blank
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
-
-# Folders of images and of their masks, which are no classes, and the number that masks ignore.
-MASK_LAYOUTS = (
-    ("images", "masks", 255),
-    ("JPEGImages", "SegmentationClass", 255),
-    ("images", "annotations", 0),
-)
 
 
 def open_folder(request: Request) -> Found | None:

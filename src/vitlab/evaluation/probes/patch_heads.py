@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from vitlab.data.labels import SingleLabels
-from vitlab.data.masks import IGNORED, MaskedImages
+from vitlab.data.labels import IGNORED, SingleLabels
+from vitlab.data.masks import MaskedImages
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Float32s, Integers, check_numbers
 from vitlab.evaluation.calibration import temperature_of

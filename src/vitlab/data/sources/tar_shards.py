@@ -206,7 +206,23 @@ def open_shards(request: Request) -> Found | None:
         found = _open_split(own, split if len(groups) > 1 else "", request, kept)
         parts += found.parts
         notes += found.notes
-    return Found(parts, notes)
+    inside = _open_by_folder(parts, request)
+    return Found(inside.parts, [*notes, *inside.notes]) if inside else Found(parts, notes)
+
+
+def _open_by_folder(parts: Sequence[Part], request: Request) -> Found | None:
+    """Return images with their folders as labels, if none has a label and these are classes."""
+    found, notes = list[Part](), list[str]()
+    for part in parts if request.labels in ("required", "optional") else ():
+        source = part.source
+        by_folder = None
+        if part.lacks and isinstance(source, Shards):
+            by_folder = open_by_folder(source.keys, source, request, part.split)
+        if by_folder is None:
+            return None
+        found += by_folder.parts
+        notes += by_folder.notes
+    return Found(found, list(dict.fromkeys(notes))) if found else None
 
 
 def _open_split(
@@ -229,8 +245,6 @@ def _open_split(
     if request.labels == "ignored":
         return Found([Part(bare, split)], notes)
     if lacks and all(map(is_missing, labels)):
-        if inside := open_by_folder(bare.keys, bare, request, split):
-            return Found(inside.parts, [*notes, *inside.notes])
         return Found([Part(bare, split, f"{NO_LABELS}{lacks}")], notes)
     names = _class_names(places[0])
     table = CellTable(

@@ -127,10 +127,10 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
     """
     if options.data == SCENES:
         return Splits(scenes("train"), scenes("test"))
-    if (drawn := read_yolo(Path(options.data).expanduser()) if options.data else None) is not None:
-        return _of_yolo(drawn, options, classes)
     if not options.data:
         raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
+    if drawn := read_yolo(Path(options.data).expanduser(), classes):
+        return _of_yolo(drawn, options)
     refuse_groups(options)
     root, notes = Path(options.data).expanduser(), list[str]()
     files = annotations_in(root)
@@ -206,20 +206,14 @@ def _counted(source: Source, columns: Columns) -> Source:
 # YOLO
 
 
-def _of_yolo(said: YoloData, options: Data, classes: Sequence[str]) -> Splits:
+def _of_yolo(said: YoloData, options: Data) -> Splits:
     """Return the images of YOLO's layout, split, with their boxes."""
     if options.group_column:
         raise DataError(f"{options.data} has no columns, so that group_column means nothing")
-    used = {row[0] for own in said.splits.values() for objects in own.objects for row in objects}
-    order = tuple(classes) or tuple(said.classes[number] for number in sorted(used))
-    place = {name: number for number, name in enumerate(order)}
-    for number in sorted(used):
-        check_known(Path(options.data), said.classes[number], order)
     opened = dict[str, Source]()
     for split, own in said.splits.items():
-        rows = [[(place[said.classes[row[0]]], *row[1:]) for row in each] for each in own.objects]
-        labels = BoxLabels.of(rows, len(order))
-        opened[split] = LabeledFiles(Path(), Names.of(own.paths), labels, order)
+        labels = BoxLabels.of(own.objects, len(said.classes))
+        opened[split] = LabeledFiles(Path(), Names.of(own.paths), labels, said.classes)
     return in_splits(opened, options.test_fraction, said.notes)
 
 

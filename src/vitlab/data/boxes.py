@@ -41,8 +41,6 @@ from vitlab.data.holdout import in_splits, without
 from vitlab.data.labels import (
     Classes,
     Integers,
-    check_class_names,
-    check_classes,
 )
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.cell_table import check_known_columns
@@ -135,21 +133,14 @@ def _counted(source: Source, columns: Columns) -> Source:
 # YOLO
 
 
-def _of_yolo(said: YoloData, options: Data, classes: Sequence[str]) -> Splits:
+def _of_yolo(said: YoloData, options: Data) -> Splits:
     """Return the images of YOLO's layout, split, with their boxes."""
     if options.group_column:
         raise DataError(f"{options.data} has no columns, so that group_column means nothing")
-    used = {row[0] for own in said.splits.values() for objects in own.objects for row in objects}
-    names = [said.classes[number] for number in sorted(used)]
-    check_class_names(names, options.data)
-    order = tuple(classes) or tuple(names)
-    place = {name: number for number, name in enumerate(order)}
-    check_classes(names, order, options.data)
     opened = dict[str, Source]()
     for split, own in said.splits.items():
-        rows = [[(place[said.classes[row[0]]], *row[1:]) for row in each] for each in own.objects]
-        labels = BoxLabels.of(rows, len(order))
-        opened[split] = LabeledFiles(Path(), Names.of(own.paths), labels, order)
+        labels = BoxLabels.of(own.objects, len(said.classes))
+        opened[split] = LabeledFiles(Path(), Names.of(own.paths), labels, said.classes)
     return in_splits(opened, options.test_fraction, said.notes)
 
 
@@ -194,8 +185,8 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
     if not options.data:
         raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
     root = Path(options.data).expanduser()
-    if (drawn := read_yolo(root)) is not None:
-        return _of_yolo(drawn, options, classes)
+    if drawn := read_yolo(root, classes):
+        return _of_yolo(drawn, options)
     edges = dict[str, _Edges]()
     found = dict[str, Annotations]()
     for split, file in annotations_in(root).items():

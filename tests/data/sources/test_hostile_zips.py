@@ -1,9 +1,11 @@
 """Hostile zips: one line, or damaged images; limits hold before the work."""
 
+import random
 import stat
 import struct
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -212,6 +214,31 @@ def test_damaged_images(tmp_path: Path, name: str) -> None:
     assert len(lines) == 1, lines
     with pytest.raises(ImageError, match=said):
         raise ImageError(lines[0])
+
+
+def test_changed_bytes(tmp_path: Path) -> None:
+    """Whatever changes, a zip is refused, or its damaged images are."""
+    whole = Path(write(tmp_path / "p.zip", deflated)).read_bytes()
+    directory = whole.index(b"PK\1\2")
+    generator = random.Random(1)
+    outcomes = Counter[str]()
+    for _ in range(1500):
+        data = bytearray(whole)
+        for _ in range(generator.choice([1, 1, 2, 4])):
+            data[generator.randrange(directory, len(data))] = generator.choice([0, 1, 128, 255])
+        (tmp_path / "p.zip").write_bytes(data)
+        try:
+            source = open_images(str(tmp_path / "p.zip"), "optional").every()
+        except DataError as error:
+            assert "\n" not in str(error)
+            outcomes["refused"] += 1
+            continue
+        for index in range(len(source)):
+            try:
+                source.image(index)
+            except ImageError:
+                outcomes["damaged"] += 1
+    assert min(outcomes["refused"], outcomes["damaged"]) > 100
 
 
 def test_a_zip_that_changes_or_goes(tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ LEVELS = {  # folders with images: level of the class, level of the split
     "100CANON/cat, 101CANON/dog": (1, None),
     "patient 1/benign, patient 1/malignant, patient 2/benign": (1, None),
     "1/cat, 1/dog, 2/cat, 2/dog": (1, None),
-    "day/cat, day/dog, night/cat, night/dog": (1, None),
+    "day/cat, day/dog, night/cat, night/dog": (0, None),  # ambiguous, too
+    "real/cat, real/dog, synthetic/cat, synthetic/dog": (0, None),
+    "siteA/day/cat, siteA/night/dog, siteB/day/dog, siteB/night/cat": (2, None),
     "siteA/2020/cat, siteB/2021/dog": (2, None),
     "siteA/cat/001, siteA/dog/002, siteB/cat/003": (1, None),
     "siteA/cat, siteB/dog, siteC": (0, None),  # a third of the images would have no class

@@ -61,6 +61,20 @@ def test_a_folder_of_archives(tmp_path: Path) -> None:
             open_images(str(tmp_path), wanted)
 
 
+def test_a_list_in_a_folder_is_named(tmp_path: Path) -> None:
+    root = tmp_path / "p"
+    root.mkdir()
+    photo(1).save(root / "1.jpg")
+    (root / "labels.csv").write_text("path,label\n1.jpg,cat\n")
+    with pytest.raises(DataError, match=rf"or name a list of them as the data, such as {root}/lab"):
+        open_images(str(root))
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as archive:
+        for file in root.iterdir():
+            archive.write(file, file.name)
+    with pytest.raises(DataError, match=r"or unpack it and name its list, such as labels\.csv"):
+        open_images(str(tmp_path / "p.zip"))
+
+
 def test_names_with_such_endings_are_no_data_sets_of_the_hub() -> None:
     for name in ("x.zip", "x.ndjson", "x.tar.gz", "x.7z", "x.jfif", "x.json", "x.csv"):
         assert not is_hub_data(f"user/{name}")

@@ -121,7 +121,7 @@ def test_classes_of_a_model_decide_the_order(tmp_path: Path) -> None:
     splits = open_boxes(Data(data=str(tmp_path)), ("dog", "cat", "cow"))
     assert splits.whole is not None
     assert boxes_of(splits.whole)[:, 0, 0].tolist() == [1, 0, 1, 0, 1, 0]
-    with pytest.raises(DataError, match="contains class 'dog', which is not in the training data"):
+    with pytest.raises(DataError, match="an object of class 'dog', which is not among those known"):
         open_boxes(Data(data=str(tmp_path)), ("cat",))
     with pytest.raises(DataError, match="group_column means nothing"):
         open_boxes(Data(data=str(tmp_path), group_column="x"))

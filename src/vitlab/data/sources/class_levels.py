@@ -1,12 +1,15 @@
 """Class folders at any depth: the level of folders that names the class, or a split.
 
-cat/1.jpg                           cat
-cat/2024-01-01/1.jpg                cat: dates, numbers, cameras and sites are no classes
-2024-01-01/cat/1.jpg                cat, as the folder above is a date
-site A/camera 3/cat/1.jpg           cat
-cat/train/1.jpg, cat/test/1.jpg     cat, in two splits
-day/cat/1.jpg, night/cat/1.jpg      cat: what recurs beneath times, sides and numbers
-animals/cat/1.jpg                   animals, as nothing says otherwise: `class_folder` does
+    cat/1.jpg                           cat
+    cat/2024-01-01/1.jpg                cat: dates, numbers, cameras and sites are no classes
+    2024-01-01/cat/1.jpg                cat, as the folder above is a date
+    site A/camera 3/cat/1.jpg           cat
+    cat/train/1.jpg, cat/test/1.jpg     cat, in two splits
+    1/cat/1.jpg, 2/cat/1.jpg            cat: what recurs beneath numbers
+    day/cat/1.jpg, night/cat/1.jpg      day: it may be either, and a line says so
+    animals/cat/1.jpg                   animals, as nothing says otherwise: `class_folder` does
+
+The names alone decide, as `choose_class_level` says.
 """
 
 import re
@@ -86,10 +89,10 @@ def is_when_or_where(name: str) -> bool:
     return any(kind.fullmatch(name) for kind in (_DATE, _PLACE, _CARD))
 
 
-def is_part(name: str) -> bool:
-    """Return whether a name is a number, a named place, or the word of a time, a side or a kind."""
+def is_part(name: str, level: int) -> bool:
+    """Return whether a name is a number or a named place; inside of others also `day` or `left`."""
     is_like = any(kind.fullmatch(name) for kind in (_NUMBER, _NAMED_PLACE))
-    return is_like or name.strip().lower() in _CONDITIONS
+    return is_like or (level > 0 and name.strip().lower() in _CONDITIONS)
 
 
 def choose_class_level(
@@ -99,12 +102,12 @@ def choose_class_level(
 
     `outer` is the outermost, `inner` the folder that holds an image. `auto` is the outermost level
     less than three quarters of whose names are dates, places with numbers (site A, camera_3),
-    numbers, named places (site_north) or words such as day and left; its names must be two or more.
-    A level beneath numbers, named places or such words counts only where its names recur: most of
-    them beneath half of the folders above, so that grades 0 to 4 with left and right, or with a
-    folder of each patient, stay the classes. A level beneath a single folder (photos/cat) counts
-    too. It is the outermost level after all where more than a tenth of the images lie above the one
-    that was chosen.
+    numbers or named places (site_north), and inside of others words such as day and left; its names
+    must be two or more. A level beneath numbers, named places or such words counts only where its
+    names recur: most of them beneath half of the folders above, so that grades 0 to 4 with left and
+    right, or with a folder of each patient, stay the classes. A level beneath a single folder
+    (photos/cat) counts too. It is the outermost level after all where more than a tenth of the
+    images lie above the one that was chosen.
 
     A level whose names are all those of splits, train among them, names the split (cat/train).
 
@@ -153,7 +156,7 @@ def _find_level(folders: Mapping[Folder, int]) -> int:
             return 0
         names = {path[level] for path in deep}
         context = [name for name in names if is_when_or_where(name)]
-        parts = [name for name in names if is_part(name) and not is_when_or_where(name)]
+        parts = [name for name in names if is_part(name, level) and not is_when_or_where(name)]
         if len(names) == 1 and level + 1 < depth:  # what lies around all is no class
             total -= sum(folders[path] for path in deep if len(path) == level + 1)
             continue

@@ -1,9 +1,11 @@
 """Files of labels beside images, as other tools export them: one CSV of classes, or one JSON.
 
-train/1_jpg.rf.a8f.jpg, train/_classes.csv    Roboflow: a line of 0 and 1 for each image, in
-                                              train/, valid/ and test/, or in one folder
-data/1.jpg, labels.json                       FiftyOne: {"classes": […], "labels": {"1": 0}},
-                                              in one folder, or in one for each split
+    train/1_jpg.rf.a8f.jpg, train/_classes.csv    Roboflow: a line of 0 and 1 for each image, in
+                                                  train/, valid/ and test/, or in one folder
+    data/1.jpg, labels.json                       FiftyOne: {"classes": […], "labels": {"1": 0}},
+                                                  in one folder, or in one for each split
+
+Images that such a file does not name are left out, and counted.
 """
 
 import csv

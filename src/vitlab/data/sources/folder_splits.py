@@ -1,9 +1,11 @@
 """Splits by folders: which folders of a tree are train, validation and test, and which are not.
 
-train/cat/1.jpg, val/cat/2.jpg                  by their usual names, in any case
-training_set/cat/1.jpg, test_set/cat/2.jpg      names that end or begin alike (Kaggle)
-train/cat/1.jpg, test/2.jpg                     a split without classes has no labels
-test_set/test_set/cat/1.jpg                     what has all images of a split is entered
+    train/cat/1.jpg, val/cat/2.jpg                  by their usual names, in any case
+    training_set/cat/1.jpg, test_set/cat/2.jpg      names that end or begin alike (Kaggle)
+    train/cat/1.jpg, test/2.jpg                     a split without classes has no labels
+    test_set/test_set/cat/1.jpg                     what has all images of a split is entered
+
+The words of splits are those of `data/rules.py`.
 """
 
 import re

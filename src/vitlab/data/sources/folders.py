@@ -200,8 +200,7 @@ def _images_among(files: Sequence[str], title: str) -> tuple[list[str], list[str
             f"{counted(len(by_content), 'file')} of {title} without a usual ending {are} by content"
         )
     if left := len(files) - len(images):
-        are = "is not an image" if left == 1 else "are not images"
-        notes.append(f"skipped {counted(left, 'file')} of {title} that {are}")
+        notes.append(f"skipped {left:,} files of {title} that are not images")
     return images, notes
 
 

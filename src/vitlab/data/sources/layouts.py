@@ -36,7 +36,7 @@ from vitlab.data.sources.folder_splits import (
 )
 from vitlab.data.sources.folders import tree_of
 from vitlab.data.sources.paths import some
-from vitlab.data.sources.refusals import explain_no_images
+from vitlab.data.sources.refusals import explain_no_images, list_hint
 from vitlab.data.sources.request import Found, Part, Request, blank
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
@@ -256,8 +256,8 @@ def _label_by_folder(
         loose = " (its images are not in sub-folders)" if tree.has_pictures_below() else ""
         raise DataError(
             f"{tree.title} has no class folders with images{loose}: put the images of each class "
-            f"into a folder of its name; supported are {', '.join(USUAL_SUFFIXES)}"
-            + "".join(f"; {line}" for line in skipped)
+            f"into a folder of its name{list_hint(tree)}; supported are "
+            f"{', '.join(USUAL_SUFFIXES)}" + "".join(f"; {line}" for line in skipped)
         )
     names = dict.fromkeys(each.name for each, _ in found)
     if len({CLIPS.get(suffix_of(own[0])) for _, own in found}) > 1:

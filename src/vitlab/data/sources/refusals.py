@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitlab.data.sources.file_tree import FileTree
+from vitlab.data.sources.file_tree import FileTree, suffix_of
 from vitlab.data.sources.paths import some
 from vitlab.errors import DataError
 
+LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _ARRAYS = "write its images as files in class folders, or give the arrays in Python: data=(images, "
 _ADVICE = {
     (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst", ".tzst"): (
@@ -57,6 +58,16 @@ def explain_file(path: Path) -> None:
     for suffixes, advice in _ADVICE.items():
         if ending in suffixes:
             raise DataError(f"{path} is {advice.format(name=path.name)}")
+
+
+def list_hint(tree: FileTree) -> str:
+    """Return what to do with a list that lies in a folder; empty if there is none."""
+    lists = sorted(name for name in tree.listing.beside if suffix_of(name) in LISTS)
+    if not lists:
+        return ""
+    if tree.place.is_archive:
+        return f", or unpack it and name its list, such as {lists[0]}"
+    return f", or name a list of them as the data, such as {tree.title}/{lists[0]}"
 
 
 def explain_no_images(tree: FileTree) -> None:

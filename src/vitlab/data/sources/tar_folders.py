@@ -71,7 +71,7 @@ def open_by_folder(keys: Sequence[str], bare: Source, request: Request, split: s
     except DataError:
         return None
     classes = {name for part in found.parts for name in part.source.classes}
-    if len(classes) < 2 or all(is_part(name) or is_when_or_where(name) for name in classes):
+    if len(classes) < 2 or all(is_part(name, 0) or is_when_or_where(name) for name in classes):
         return None
     line = f"{request.data} has no labels beside its images: the folder of an image is its label"
     parts = [replace(part, split=part.split or split) for part in found.parts]

@@ -75,14 +75,29 @@ def open_shards(request: Request) -> Found | None:
         return None
     kept = KeptParts.of(request.columns.cache_data, request.columns.cache_gb)
     groups = {split: (own, _index(own, kept)) for split, own in by_split(places).items()}
-    has_labels = any(index.has_labels for _, index in groups.values())
     parts, notes = list[Part](), list[str]()
     for split, (own, index) in groups.items():
         name = split if len(groups) > 1 else ""
-        found = _open_split(own, index, name, request, has_labels)
+        found = _open_split(own, index, name, request)
         parts += found.parts
         notes += found.notes
-    return Found(parts, notes)
+    inside = _open_by_folder(parts, request)
+    return Found(inside.parts, [*notes, *inside.notes]) if inside else Found(parts, notes)
+
+
+def _open_by_folder(parts: Sequence[Part], request: Request) -> Found | None:
+    """Return images with their folders as labels, if none has a label and these are classes."""
+    found, notes = list[Part](), list[str]()
+    for part in parts if request.labels in ("required", "optional") else ():
+        source = part.source
+        by_folder = None
+        if part.lacks and isinstance(source, Shards):
+            by_folder = open_by_folder(source.keys, source, request, part.split)
+        if by_folder is None:
+            return None
+        found += by_folder.parts
+        notes += by_folder.notes
+    return Found(found, list(dict.fromkeys(notes))) if found else None
 
 
 @dataclass(frozen=True)
@@ -109,12 +124,8 @@ class IndexedShards:
         return not all(map(is_missing, self.cells))
 
 
-def _open_split(
-    places: Sequence[str], index: IndexedShards, split: str, request: Request, has_labels: bool
-) -> Found:
+def _open_split(places: Sequence[str], index: IndexedShards, split: str, request: Request) -> Found:
     """Return all images in some shards, with the labels beside them.
-
-    Folders in shards are classes where no shard has labels beside its images.
 
     Raises:
         DataError: unknown labels.
@@ -129,9 +140,6 @@ def _open_split(
     if request.labels == "ignored":
         return Found([Part(bare, split)], notes)
     if not index.has_labels:
-        inside = None if has_labels else open_by_folder(bare.keys, bare, request, split)
-        if inside is not None:
-            return Found(inside.parts, [*notes, *inside.notes])
         return Found([Part(bare, split, f"{NO_LABELS}{lacks}")], notes)
     names = _class_names(places[0])
     table = CellTable(

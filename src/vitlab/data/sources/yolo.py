@@ -55,7 +55,7 @@ class YoloData:
 
     Attributes:
         splits: by name; `train` alone where the data comes unsplit
-        classes: names, which the classes of objects index
+        classes: names of those that objects have, or of a model; the classes of objects index them
         notes: remarks for the user
     """
 
@@ -83,8 +83,12 @@ class YoloFile:
     has_points: bool = False
 
 
-def read_yolo(path: Path) -> YoloData | None:
+def read_yolo(path: Path, classes: Sequence[str] = ()) -> YoloData | None:
     """Return what a folder in YOLO's layout, or its data.yaml, says; None for others.
+
+    Args:
+        path: of the folder or the file
+        classes: those of a model, in its order; none for the data's own
 
     Raises:
         DataError: a damaged file, an object of an unknown class, no images, or paths elsewhere.
@@ -122,7 +126,33 @@ def read_yolo(path: Path) -> YoloData | None:
             "memory than boxes may: split the data, or leave out the images with the most objects"
         )
     splits = splits if "train" in splits else {"train": next(iter(splits.values()))}
-    return YoloData(splits, reader.names(), [*notes, *reader.lines(tree.title)])
+    notes += reader.lines(tree.title)
+    return _ordered(YoloData(splits, reader.names(), notes), tree.title, classes)
+
+
+def _ordered(said: YoloData, title: str, classes: Sequence[str]) -> YoloData:
+    """Return the same objects under the classes of a model, or under those that occur.
+
+    Raises:
+        DataError: an object of a class that is not among those of the model.
+    """
+    rows = (row for own in said.splits.values() for objects in own.objects for row in objects)
+    used = [said.classes[number] for number in sorted({row[0] for row in rows})]
+    order = tuple(classes) or tuple(used)
+    if unknown := [name for name in used if name not in order]:
+        raise DataError(
+            f"{title} has an object of class {unknown[0]!r}, which is not among those known, "
+            f"{some(order)}: leave it out"
+        )
+    place = {name: number for number, name in enumerate(order)}
+    splits = {
+        split: YoloSplit(
+            own.paths,
+            [[(place[said.classes[row[0]]], *row[1:]) for row in each] for each in own.objects],
+        )
+        for split, own in said.splits.items()
+    }
+    return YoloData(splits, order, said.notes)
 
 
 def _is_yolo(tree: FileTree) -> bool:

@@ -307,7 +307,7 @@ def list_zip(path: Path) -> tuple[FileTree, list[str]]:
     """
     infos, end = _read_directory(path)
     _check_places(infos, end, path)
-    names, notes = _clean_names([info for info in infos if not info.is_dir()], path)
+    names, notes = _clean_names([info for info in infos if not info.filename.endswith("/")], path)
     listings = {"": Listing()}
     doubtful = list[tuple[str, str]]()
     rows = dict[str, int]()
@@ -325,7 +325,7 @@ def list_zip(path: Path) -> tuple[FileTree, list[str]]:
     for info in infos:
         parts = info.filename.split("/")[:-1]
         is_plain = 0 < len(parts) <= MAX_DEPTH and not {"", ".", ".."} & {*parts}
-        if info.is_dir() and is_plain and not any(map(is_system_name, parts)):
+        if info.filename.endswith("/") and is_plain and not any(map(is_system_name, parts)):
             add_folder(listings, info.filename)
     place = ZipPlace(str(path), rows, _table_of(chosen))
     return look_into(place, listings, doubtful), notes

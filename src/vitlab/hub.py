@@ -122,7 +122,8 @@ def of_disk(error: BaseException, doing: str) -> UserError | None:
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, OSError) and chain.errno is not None and chain.filename is not None:
-            place, why = Path(os.fsdecode(chain.filename)), str(chain.strerror).lower()
+            place = Path(os.fsdecode(chain.filename))
+            why = str(chain.strerror).lower()
             homes = [Path(constants.HF_HOME).expanduser(), Path(constants.HF_HUB_CACHE)]
             if any(place in (each, *each.parents) or each in place.parents for each in homes):
                 why = f"the cache of Hugging Face cannot be written, {why}"

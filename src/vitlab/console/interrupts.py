@@ -31,13 +31,16 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.prog, self.asked = "vitlab", False
-        self._at_once, self._process, self._since = True, os.getpid(), -PATIENCE
+        self._at_once = True
+        self._process = os.getpid()
+        self._since = -PATIENCE
 
     def __enter__(self) -> "Interrupts":
         """Take over the signals, and KeyboardInterrupt where Python ignores exceptions."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle)
-        self._hook, sys.unraisablehook = sys.unraisablehook, self._ignored
+        self._hook = sys.unraisablehook
+        sys.unraisablehook = self._ignored
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -66,7 +69,8 @@ class Interrupts:
         if self._at_once or (self.asked and now - self._since > PATIENCE):
             self.end()
         if not self.asked:
-            self.asked, self._since = True, now
+            self.asked = True
+            self._since = now
             raise KeyboardInterrupt
 
     def _ignored(self, about: "sys.UnraisableHookArgs") -> None:

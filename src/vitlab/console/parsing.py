@@ -51,8 +51,10 @@ def parse(start: Start, words: Sequence[str]) -> dict[str, Any]:
 
 def _named(name: str, leaves: Mapping[str, Leaf], elsewhere: Mapping[str, str]) -> Leaf:
     """Return the option of a name, or of `no_` and a flag's name."""
-    given, bare = f"--{name.replace('_', '-')}", name.removeprefix("no_")
-    leaf, negated = leaves.get(name), leaves.get(bare)
+    given = f"--{name.replace('_', '-')}"
+    bare = name.removeprefix("no_")
+    leaf = leaves.get(name)
+    negated = leaves.get(bare)
     if leaf is None and negated is not None:
         if not negated.is_flag:
             raise OptionError(f"{given}: {bare} takes a value: leave it out, or give one")
@@ -70,7 +72,8 @@ def _named(name: str, leaves: Mapping[str, Leaf], elsewhere: Mapping[str, str]) 
 
 def _taken(leaf: Leaf, left: deque[str]) -> list[str]:
     """Take the words that belong to an option; of any number of numbers, no more than these."""
-    count, found = shape_of(leaf)[0], list[str]()
+    count = shape_of(leaf)[0]
+    found = list[str]()
     parts = {part for kind in kinds_of(leaf.hint) for part in get_args(kind) or (kind,)}
     numbers = not isinstance(count, int) and parts <= {int, float, Ellipsis, types.NoneType}
     while left and len(found) != count and _is_value(left[0]):

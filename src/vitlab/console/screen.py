@@ -24,7 +24,8 @@ class Screen:
     """
 
     def __init__(self, stream: TextIO, kept: str) -> None:
-        self.rich_proxied_file, self.kept = stream, kept
+        self.rich_proxied_file = stream
+        self.kept = kept
 
     def write(self, text: str) -> int:
         """Write a text; return its characters."""
@@ -51,10 +52,12 @@ class Screen:
 @contextmanager
 def screened() -> Iterator[None]:
     """Let nothing but text reach stdout and stderr within the block."""
-    out, err = sys.stdout, sys.stderr
+    out = sys.stdout
+    err = sys.stderr
     sys.stdout = cast(TextIO, Screen(out, "\n\t"))
     sys.stderr = cast(TextIO, Screen(err, "\n\t\r"))  # libraries' progress goes back in its line
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = out, err
+        sys.stdout = out
+        sys.stderr = err

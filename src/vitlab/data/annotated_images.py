@@ -104,7 +104,8 @@ def find_images(
     found = [path_of(name) if "\0" not in name else "" for name in names]
     if any(found):
         return found, []
-    below, notes = _below(homes, split_of_file(file), names), list[str]()
+    below = _below(homes, split_of_file(file), names)
+    notes = list[str]()
     if below:
         found = [below.get(_last(name), "") for name in names]
         where = dict.fromkeys(str(Path(path).parent) for path in below.values())
@@ -125,7 +126,8 @@ def _below(homes: Sequence[Path], split: str, names: Sequence[str]) -> dict[str,
 
     Names that several images have, or several files, are none.
     """
-    wanted, places = dict.fromkeys(map(_last, names)), defaultdict[str, list[str]](list)
+    wanted = dict.fromkeys(map(_last, names))
+    places = defaultdict[str, list[str]](list)
     if len(wanted) < len(names):
         return {}
     todo = [(home, 0) for home in homes]

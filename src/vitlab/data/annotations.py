@@ -122,8 +122,11 @@ def read_annotations(
         DataError: it is not there, has another format, or too many objects.
     """
     text = read_text(file, LARGEST)
-    images, categories, ids = list[Any](), list[Any](), array("q")
-    of_image, of_category = _Ids(), _Ids()
+    images = list[Any]()
+    categories = list[Any]()
+    ids = array("q")
+    of_image = _Ids()
+    of_category = _Ids()
     frame: AnnotationFrame = "auto"
     too_many = f"{file} has more than {MOST_OBJECTS:,} objects: split it"
     if text.count('"image_id"') > MOST_OBJECTS:  # known at once
@@ -142,7 +145,8 @@ def read_annotations(
                 keep(each)
                 if len(ids) > 2 * MOST_OBJECTS:
                     raise DataError(too_many)
-        named, listed = _named(file, categories), _listed(file, images, group_column)
+        named = _named(file, categories)
+        listed = _listed(file, images, group_column)
         if unknown := of_category.keys() - named.by_id.keys():
             raise ValueError(f"category_id {min(unknown)} is not among the categories")
     except DataError:
@@ -168,7 +172,8 @@ def items_of(text: str) -> Iterator[tuple[str, Any]]:
         ValueError: it is no JSON object.
         RecursionError: it is nested too deep.
     """
-    decode, at = json.JSONDecoder().raw_decode, _after(text, 0)
+    decode = json.JSONDecoder().raw_decode
+    at = _after(text, 0)
     if text[at : at + 1] != "{":
         raise ValueError("it is no JSON object")
     at = _after(text, at + 1)
@@ -248,9 +253,12 @@ class _Listed:
 
 def _listed(file: Path, listed: Sequence[Any], group_column: str) -> _Listed:
     """Return the images that are listed; those of one file are one image."""
-    found, by_name, twice = _Listed([], {}), dict[str, int](), list[str]()
+    found = _Listed([], {})
+    by_name = dict[str, int]()
+    twice = list[str]()
     for each in listed:
-        own, name = _id(each["id"]), str(each["file_name"])
+        own = _id(each["id"])
+        name = str(each["file_name"])
         if len(name) > LONGEST_PATH:  # no file has it, and no line needs it
             name = f"{name[:SHOWN_OF_PATH]}…"
         sides = _side(each.get("width")), _side(each.get("height"))
@@ -293,9 +301,12 @@ def _side(said: Any) -> float:
 
 def _named(file: Path, listed: Sequence[Any]) -> _Listed:
     """Return the categories; those of one name are one class."""
-    found, by_name, twice = _Listed([], {}), dict[str, int](), list[str]()
+    found = _Listed([], {})
+    by_name = dict[str, int]()
+    twice = list[str]()
     for each in listed:
-        own, name = _id(each["id"]), unicodedata.normalize("NFC", str(each["name"]))
+        own = _id(each["id"])
+        name = unicodedata.normalize("NFC", str(each["name"]))
         check_class_names([name], str(file))
         if name in by_name and own not in found.by_id:
             twice.append(name)

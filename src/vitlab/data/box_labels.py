@@ -79,7 +79,8 @@ class BoxLabels(PlacedLabels):
                 "memory than boxes may: split the data, or cut the images with the most objects"
             )
         order = np.argsort(image, kind="stable")
-        image, rows = image[order], rows[order]
+        image = image[order]
+        rows = rows[order]
         starts = np.cumsum(counts) - counts
         boxes = np.zeros((images, most, 5), np.float32)
         boxes[..., 0] = -1

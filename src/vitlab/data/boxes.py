@@ -81,15 +81,20 @@ def scenes(split: str) -> Arrays:
     own = split_digits(digits()).parts[split]
     kept = [own.image(number).decode(1) for number in range(len(own))]
     drawn: list[dict[int, Drawn]] = [{} for _ in kept]
-    seed, count = [*COUNTS].index(split), COUNTS[split]
-    images, objects = np.zeros((count, SIDE, SIDE, 1), np.uint8), list[list[Any]]()
+    seed = [*COUNTS].index(split)
+    count = COUNTS[split]
+    images = np.zeros((count, SIDE, SIDE, 1), np.uint8)
+    objects = list[list[Any]]()
     for number, image in enumerate(images):
-        generator, mine = np.random.default_rng([seed, number]), list[Any]()
-        free, wanted = np.ones((SIDE, SIDE), bool), int(generator.integers(*DIGITS, endpoint=True))
+        generator = np.random.default_rng([seed, number])
+        mine = list[Any]()
+        free = np.ones((SIDE, SIDE), bool)
+        wanted = int(generator.integers(*DIGITS, endpoint=True))
         for which, side, across, down in generator.random((TRIES, 4)).tolist():
             if len(mine) == wanted:
                 break
-            digit, size = int(which * len(kept)), SMALL + int(side * (LARGE - SMALL + 1))
+            digit = int(which * len(kept))
+            size = SMALL + int(side * (LARGE - SMALL + 1))
             left, top = (int(each * (SIDE - size + 1)) for each in (across, down))
             place = slice(top, top + size), slice(left, left + size)
             if not free[place].all():
@@ -124,7 +129,8 @@ def open_scenes(request: Request) -> Found | None:
 
 def _counted(source: Source, columns: Columns) -> Source:
     """Return scenes with what can be counted in them."""
-    names, classes = columns.label_column, boxes_of(source)[..., 0]
+    names = columns.label_column
+    classes = boxes_of(source)[..., 0]
     known = {"digits": (classes >= 0).sum(1), "sum": np.maximum(classes, 0).sum(1)}
     check_known_columns(known, SCENES, names)
     return numbered(source, np.stack([known[name] for name in names], 1), names)
@@ -211,16 +217,19 @@ def _objects(
     """Return the number of each object's image, and its class and box in shares of the sides."""
     numbers = known_numbers(said, order)
     listed = said.image >= 0
-    sides, turns = placed.stated[said.image], placed.turns[said.image]
+    sides = placed.stated[said.image]
+    turns = placed.turns[said.image]
     with np.errstate(over="ignore", invalid="ignore"):
-        low, high = edges[:, :2], edges[:, :2] + edges[:, 2:]
+        low = edges[:, :2]
+        high = edges[:, :2] + edges[:, 2:]
         inside = np.concatenate([np.clip(each, 0, sides) for each in (low, high)], 1)
         beyond = ((low < -SLACK) | (high > sides + SLACK)).any(1)
         there = listed & (inside[:, :2] < inside[:, 2:]).all(1)  # NaN is not
         there &= np.isfinite(edges).all(1)
         shares = inside / np.concatenate([sides, sides], 1)
     left_out = listed & (turns == 0)
-    odd, cut = np.flatnonzero(~there & ~left_out), np.flatnonzero(there & beyond & ~left_out)
+    odd = np.flatnonzero(~there & ~left_out)
+    cut = np.flatnonzero(there & beyond & ~left_out)
     what = "boxes that are empty, outside of their image or around a crowd"
     remark(said, len(odd), what, [_described(said, edges, each) for each in odd[:LISTED].tolist()])
     if len(cut):

@@ -104,7 +104,8 @@ def frame_of(data: bytes) -> ImageFrame:
         ImageError: it is damaged, or none.
     """
     with opened(data, "image") as header:
-        image, turn = header.image, header.orientation
+        image = header.image
+        turn = header.orientation
         if isinstance(image, TiffImageFile):  # Pillow turns it itself, and gives upright sides
             turn = image.tag_v2.get(ORIENTATION, 1)
             turn = turn if turn in range(1, 9) else 1
@@ -134,7 +135,8 @@ def _png_frame(stream: BinaryIO) -> ImageFrame:
     width, height = (int.from_bytes(stream.read(4)) for _ in range(2))
     at, exif = 33, b""
     while len(head := _bytes_at(stream, at, 8)) == 8:
-        length, kind = int.from_bytes(head[:4]), head[4:]
+        length = int.from_bytes(head[:4])
+        kind = head[4:]
         if kind == b"eXIf":
             exif = _bytes_at(stream, at + 8, min(length, BEGINNING))
             break
@@ -165,7 +167,8 @@ def verdict(frame: ImageFrame, stated: Sides | None, wanted: AnnotationFrame) ->
     """
     upright, stored = (_fits(stated, own) for own in (frame.upright, frame.stored))
     if stated is not None and (stated == frame.upright) != (stated == frame.stored):
-        upright, stored = stated == frame.upright, stated == frame.stored
+        upright = stated == frame.upright
+        stored = stated == frame.stored
     if not upright and not stored:
         return "neither"
     if frame.orientation == 1:
@@ -180,7 +183,8 @@ def _fits(stated: Sides | None, own: Sides) -> bool:
     if stated is None:
         return True
     (width, height), (columns, rows) = stated, own
-    across, down = abs(width - height * columns / rows), abs(height - width * rows / columns)
+    across = abs(width - height * columns / rows)
+    down = abs(height - width * rows / columns)
     return across <= ROUNDING + SLACK * width or down <= ROUNDING + SLACK * height
 
 
@@ -223,9 +227,12 @@ def place(
         evidence: of `evidence_in`, of all files of the data
     """
     others = next(iter(evidence)) if len(evidence) == 1 else "either"
-    turns, own = np.ones(len(names), np.int64), np.zeros((len(names), 2), np.int64)
+    turns = np.ones(len(names), np.int64)
+    own = np.zeros((len(names), 2), np.int64)
     sides = np.full((len(names), 2), np.nan)
-    turned, unclear, odd = list[str](), list[str](), list[str]()
+    turned = list[str]()
+    unclear = list[str]()
+    odd = list[str]()
     for number, (name, frame, each) in enumerate(zip(names, frames, verdicts, strict=True)):
         said = stated[number]
         if frame is None:  # a damaged image is reported where it is decoded
@@ -280,7 +287,8 @@ def turn_shares(boxes: NDArray[np.float64], turns: Integers) -> NDArray[np.float
         turns: the EXIF orientation of each, (m,)
     """
     found = boxes.copy()
-    down, across = np.isin(turns, (3, 4, 6, 7)), np.isin(turns, (2, 3, 7, 8))
+    down = np.isin(turns, (3, 4, 6, 7))
+    across = np.isin(turns, (2, 3, 7, 8))
     found[down] = found[down] * (1, -1, 1, -1) + (0, 1, 0, 1)
     found[down] = found[down][:, [0, 3, 2, 1]]
     found[across] = found[across] * (-1, 1, -1, 1) + (1, 0, 1, 0)

@@ -72,7 +72,8 @@ def identities(source: Source) -> Identities:
             return np.concatenate([identities(part) for part in parts])[numbers]
         case Shards() if state := whole.elsewhere():
             return _identities_elsewhere(whole, state)[numbers]
-    one, images = partial(_identity, whole), numbers.tolist()
+    one = partial(_identity, whole)
+    images = numbers.tolist()
     if whole.in_memory:
         return np.fromiter(map(one, images), np.uint64, len(images))
     with ThreadPoolExecutor(THREADS) as pool:
@@ -262,7 +263,8 @@ def with_train_images(splits: Splits, amount: float) -> Splits:
     """
     if not amount:
         return splits
-    source, whole = splits.train, len(splits.train)
+    source = splits.train
+    whole = len(splits.train)
     count = round(amount * whole) if amount < 1 else int(amount)
     if count > whole:
         raise OptionError(
@@ -391,7 +393,8 @@ def moved(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
     """Return splits after images have changed sides, as `copies_together` says."""
     if not changed or splits.whole is None:
         return splits
-    whole, every = splits.whole, [number for own in changed.values() for number in own]
+    whole = splits.whole
+    every = [number for own in changed.values() for number in own]
 
     def after(part: Source, name: str) -> Source:
         own = np.setdiff1d(origin(part, whole)[1], every)

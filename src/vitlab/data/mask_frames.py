@@ -44,7 +44,8 @@ def placed_masks(
         title: of the data
         wanted: the option of that name
     """
-    frames, sides = dict[str, list[ImageFrame | None]](), dict[str, list[Sides | None]]()
+    frames = dict[str, list[ImageFrame | None]]()
+    sides = dict[str, list[Sides | None]]()
     verdicts = dict[str, list[Verdict]]()
     for name, (images, masks) in parts.items():
         own = frames[name] = _turned_frames(images)

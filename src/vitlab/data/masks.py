@@ -49,7 +49,9 @@ Numbers = NDArray[np.integer[Any]]  # (rows, columns), as stored
 Truth = NDArray[np.int16]  # (rows, columns): the class of each pixel, or `IGNORED`
 Ignored = int | None
 UNKNOWN = -2
-LARGEST, MOST = 2**16, 1000  # numbers in a mask are below it; classes
+# numbers in a mask are below it; classes
+LARGEST = 2**16
+MOST = 1000
 FORMATS = ("PNG", "BMP", "TIFF")  # without loss
 NAMES_FILE = "classes.txt"
 FEW = 64  # masks that are read without processes
@@ -123,11 +125,13 @@ class MaskedImages(Wrapped):
             ImageError: as `numbers`, or a mask of another size.
             DataError: a number that is no class.
         """
-        found, name = self.numbers(index), self.name(index)
+        found = self.numbers(index)
+        name = self.name(index)
         if found.shape != size:
             has, wants = (f"{rows} x {columns}" for rows, columns in (found.shape, size))
             raise ImageError(f"{name}: its mask has {has} pixels, the image {wants}")
-        table, values = np.full(LARGEST, UNKNOWN, np.int16), self.known.values
+        table = np.full(LARGEST, UNKNOWN, np.int16)
+        values = self.known.values
         table[list(values)] = np.arange(len(values))
         if self.known.ignored is not None:
             table[self.known.ignored] = IGNORED
@@ -253,8 +257,12 @@ def open_masks(
             that no list names.
     """
     columns = columns or Columns()
-    title, names, usual, notes = title_of(data), dict[int, str](), 255, list[str]()
-    groups, turns = dict[str, str](), dict[str, int]()
+    title = title_of(data)
+    names = dict[int, str]()
+    usual = 255
+    notes = list[str]()
+    groups = dict[str, str]()
+    turns = dict[str, int]()
     root = Path(title).expanduser()
     if not isinstance(data, str | Path):
         parts, names = _in_memory(data)
@@ -266,11 +274,15 @@ def open_masks(
             usual = layouts[0][3]
             pairs, notes = _below(root, layouts)
         else:
-            known, usual = like or MaskClasses(ignored=CROWD), CROWD
+            known = like or MaskClasses(ignored=CROWD)
+            usual = CROWD
             numbers = dict(zip(known.classes, known.values, strict=True))
             drawn = read_polygons(root, numbers, known.ignored, columns)
-            pairs, names, notes = drawn.pairs, drawn.names, drawn.notes
-            groups, turns = drawn.groups, drawn.turns
+            pairs = drawn.pairs
+            names = drawn.names
+            notes = drawn.notes
+            groups = drawn.groups
+            turns = drawn.turns
             if class_names or ignore != -1:
                 raise DataError(f"{title} names its classes itself: no --class-names, no --ignore")
         parts = _parts(pairs, groups, turns)

@@ -31,7 +31,8 @@ from vitlab.data.frames import Placed
 from vitlab.data.settings import Columns
 from vitlab.packages import check_installed
 
-BACKGROUND, CROWD = "background", 2**16 - 1
+BACKGROUND = "background"
+CROWD = 2**16 - 1
 FAR = 1.5  # sides of the image from its center that a polygon may reach; more is slow, and wrong
 MOST_POINTS = 100_000  # of an object
 LONGEST = 2**22  # pixels along the outlines of an object
@@ -127,7 +128,8 @@ def read_polygons(
         PackageError: pycocotools is missing.
     """
     check_installed("pycocotools", "masks as polygons", "draw masks as PNG files")
-    found, shapes = dict[str, Annotations](), dict[str, _Shapes]()
+    found = dict[str, Annotations]()
+    shapes = dict[str, _Shapes]()
     for split, file in annotations_in(root).items():
         shapes[split] = _Shapes()
         found[split] = read_annotations(file, shapes[split].keep, columns.group_column)
@@ -162,7 +164,8 @@ def _drawn(
     for each, (image, own) in enumerate(
         zip(said.image.tolist(), said.category.tolist(), strict=True)
     ):
-        shape, crowd = shapes.shapes[each], crowds[each]
+        shape = shapes.shapes[each]
+        crowd = crowds[each]
         shape = _placed_shape(shape, placed, image) if image >= 0 else None
         if image >= 0 and not placed.turns[image]:
             continue
@@ -185,7 +188,9 @@ def _paired(
     objects: Sequence[Sequence[tuple[int, Shape]]],
 ) -> list[tuple[str, Any]]:
     """Return the images of a file that are there, with their masks; say what is left out."""
-    kept, lost, large = list[tuple[str, Any]](), list[str](), list[str]()
+    kept = list[tuple[str, Any]]()
+    lost = list[str]()
+    large = list[str]()
     for number, (name, path) in enumerate(zip(said.images, paths, strict=True)):
         columns, rows = placed.own[number].tolist()
         if not path or not columns or not rows:
@@ -220,7 +225,8 @@ def _read_shape(said: Any) -> Any:
 
 def _placed_shape(shape: Any, placed: Placed, image: int) -> Shape | None:
     """Return a shape on the pixels of its image; None of one that does not fit."""
-    own, stated = placed.own[image], placed.stated[image]
+    own = placed.own[image]
+    stated = placed.stated[image]
     if isinstance(shape, tuple):
         runs, (rows, columns) = shape
         return runs if (columns, rows) == tuple(own.tolist()) else None

@@ -53,7 +53,8 @@ def _parquet(folder: Path, split: str, source: Source, images: Iterator[Copied])
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
-    several, column = source.labels.several, source.labels.column
+    several = source.labels.several
+    column = source.labels.column
     kind: Any = datasets.ClassLabel(names=list(source.classes))
     kind = datasets.List(kind) if several else kind
     schema = datasets.Features({"image": datasets.Image(), column: kind}).arrow_schema
@@ -94,9 +95,11 @@ def _tar(folder: Path, split: str, source: Source, images: Iterator[Copied]) -> 
     def members(image: Copied) -> dict[str, bytes]:
         if source.labels.several:
             names = [source.classes[place] for place in image.classes]
-            ending, label = "json", json.dumps({"labels": names}, ensure_ascii=False)
+            ending = "json"
+            label = json.dumps({"labels": names}, ensure_ascii=False)
         else:
-            ending, label = "cls", str(image.classes[0])
+            ending = "cls"
+            label = str(image.classes[0])
         key = f"{image.number:08d}"
         return {f"{key}.{image.ending}": image.data, f"{key}.{ending}": label.encode()}
 

@@ -73,7 +73,8 @@ SHOWN = 3  # classes that are listed as missing
 def class_lines(splits: Splits) -> list[str]:
     """Return lines with the number of training images of each class, and what guessing gives."""
     found = counts(splits.train)
-    fewest, most = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
+    fewest = min(found, key=found.__getitem__)
+    most = max(found, key=found.__getitem__)
     names = f"{len(found):,} classes"
     if len(found) <= FEW:
         each = (f"{name} {count:,}" for name, count in found.items())
@@ -93,7 +94,9 @@ def class_lines(splits: Splits) -> list[str]:
 
 def missing_lines(splits: Splits) -> list[str]:
     """Return a line for each split that lacks classes; which training lacks is said only there."""
-    words, lines, said = {"train": "training"}, [], set[str]()
+    words = {"train": "training"}
+    lines = []
+    said = set[str]()
     for part, source in splits.parts.items():
         found = counts(source)
         lacking = [name for name in found if not found[name] and name not in said]

@@ -46,7 +46,9 @@ def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:
         raise OptionError("task=regress learns columns of numbers: name them, targets=age,height")
     check_class_names(names, "targets", "target")
     opened = open_images(data, "numbers", columns=replace(options, label_column=tuple(names)))
-    parts, notes, what = dict[str, Source](), [*opened.notes], " or ".join(names)
+    parts = dict[str, Source]()
+    notes = [*opened.notes]
+    what = " or ".join(names)
     for name, source in opened.parts.items():
         if not isinstance(source.labels, TargetLabels):
             raise DataError(

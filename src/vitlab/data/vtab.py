@@ -151,7 +151,9 @@ def open_task(root: Path, task: VtabTask) -> list[Source]:
 
 def _list(file: Path, task: VtabTask) -> Source:
     """Return the images that a list of `path label` names."""
-    lines, paths, labels = read_text(file, LARGEST).splitlines(), [], []
+    lines = read_text(file, LARGEST).splitlines()
+    paths = []
+    labels = []
     for number, line in enumerate(filter(None, map(str.strip, lines)), 1):
         found = re.fullmatch(r"(.*\S)\s* ([0-9]{1,9})", line)
         if not found or int(found[2]) >= task.classes:

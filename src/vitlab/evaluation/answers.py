@@ -144,7 +144,8 @@ class MultiAnswers:
         A class that the model does not know is never predicted.
         """
         shape = (len(self), classes)
-        table, probabilities = np.zeros(shape, np.uint8), np.zeros(shape)
+        table = np.zeros(shape, np.uint8)
+        probabilities = np.zeros(shape)
         table[:, places], probabilities[:, places] = self.table, self.probabilities
         thresholds = np.full(classes, 0.5)
         thresholds[places] = self.thresholds
@@ -279,13 +280,17 @@ class Weighted:
         over all classes of the squared weight of the images predicted to be of it, (b,).
         """
         if isinstance(self.answers, MultiAnswers):
-            own, chosen = self.answers.table.astype(np.float64), self.answers.chosen
+            own = self.answers.table.astype(np.float64)
+            chosen = self.answers.chosen
             columns = (own * chosen, chosen.astype(np.float64), own)
             hits, guessed, there = (self.sums(each) for each in columns)
             return hits, guessed, there, (guessed**2).sum(1)
-        truth, guess, weights = self.answers.truth, self.answers.guess, self.weights
+        truth = self.answers.truth
+        guess = self.answers.guess
+        weights = self.weights
         (by_truth, starts), (by_guess, guesses) = grouped(truth), grouped(guess)
-        present, named = truth[by_truth][starts], guess[by_guess][guesses]
+        present = truth[by_truth][starts]
+        named = guess[by_guess][guesses]
         there = np.add.reduceat(weights[:, by_truth], starts, axis=1)
         hits = np.add.reduceat((weights * self.answers.right)[:, by_truth], starts, axis=1)
         guessed = np.add.reduceat(weights[:, by_guess], guesses, axis=1)

@@ -206,7 +206,8 @@ def temperature_of(logits: Floats, labels: Labels) -> float:
         two = np.sort(scores, 1)[:, -2:]
         row = np.zeros((1, scores.shape[1]))
         row[0, 0] = np.median(two[:, 1] - two[:, 0])
-        scores, own = np.concatenate([scores, row]), np.append(own, 1)
+        scores = np.concatenate([scores, row])
+        own = np.append(own, 1)
     try:
         return fitted_temperature(scores, SingleLabels(own))
     except DataError:  # no better than guessing

@@ -61,7 +61,8 @@ def chosen(model: Model, splits: Splits, title: str, split: Split) -> Chosen:
     """
     whole = splits.whole
     if whole is not None and (split == "all" or (split == "auto" and not _held_out(model, whole))):
-        name, source = "all", whole
+        name = "all"
+        source = whole
     elif split == "all":
         raise DataError(f"{title} comes in splits: choose train, validation or test")
     else:
@@ -83,12 +84,16 @@ def unlearned(source: Source, seen: Seen, name: str = "test", *, leave_out: bool
         name: of the images, unless some are left out
         leave_out: whether to; else it is only said
     """
-    known, count, notes = learned(source, seen), len(source), list[str]()
+    known = learned(source, seen)
+    count = len(source)
+    notes = list[str]()
     if leave_out and 0 < len(known) < count:
         notes.append(
             f"left out {len(known):,} of {count:,} images, which the model has learned from"
         )
-        name, source, known = "test", without(source, known), known[:0]
+        name = "test"
+        source = without(source, known)
+        known = known[:0]
     if len(known):
         notes.append(f"{len(known):,} of {count:,} images were learned from: figures are too good")
     if before := len(learned(source, seen, labeled=False)):

@@ -173,7 +173,8 @@ def classify_into(
         DataError: no image can be read; the file is there, and says of each why.
         DiskError: the file cannot be written.
     """
-    counts, layout = {"images": 0, "damaged": 0}, _layout(model, images, top)
+    counts = {"images": 0, "damaged": 0}
+    layout = _layout(model, images, top)
     with table_to(file, layout.kinds) as write:
         form = compute.fast(model, images, 1 + flips)
         what = form.model, images, compute.of(form)
@@ -250,7 +251,8 @@ def _job(
     part_images: int,
 ) -> ShardJob:
     """Return the job of rows of predictions."""
-    form, batch = compute.fast(model, source, 1 + flips), batch_of(model)
+    form = compute.fast(model, source, 1 + flips)
+    batch = batch_of(model)
     images = -(-part_images // batch) * batch
     layout = _layout(model, source, top)
     decided = (model.thresholds, source.classes, source.labels.several, layout.far)
@@ -280,7 +282,8 @@ def _job(
 
 def _layout(model: Model, source: Source, top: int) -> RowLayout:
     """Return the columns of a model's answers."""
-    above, far = np.array(model.thresholds), model.unlike is not None
+    above = np.array(model.thresholds)
+    far = model.unlike is not None
     return RowLayout(source, False, top, threshold=above, far=far)
 
 
@@ -299,5 +302,6 @@ def unlabeled(
     opened = open_images(images, "ignored", columns=columns)
     for note in opened.notes:
         LOG.warning(note)
-    source, classes = opened.every(), model.config.class_names
+    source = opened.every()
+    classes = model.config.class_names
     return Relabeled(source, kind_of(model).blank(len(source), len(classes)), classes)

@@ -90,7 +90,9 @@ class Compute:
         """
         check_precision(self.precision)
         check_engine(self.engine)
-        precision, engine, count = self.precision, self.engine, len(source) * views
+        precision = self.precision
+        engine = self.engine
+        count = len(source) * views
         work = cost(model).macs * count
         little = len(source) < FEW or work < PACKING
         if engine == "plain" or (engine == "auto" and little) or not can_accelerate(model):

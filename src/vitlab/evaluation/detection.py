@@ -76,9 +76,11 @@ def detect(
 
 def detections(chances: Tensor, boxes: Tensor) -> list[Detections]:
     """Return the objects of images by what a detector outputs."""
-    found, arrays = [], [each.double().cpu().numpy() for each in (chances, boxes)]
+    found = []
+    arrays = [each.double().cpu().numpy() for each in (chances, boxes)]
     for own, places in zip(*arrays, strict=True):
-        best, order = own.max(-1), np.argsort(-own.max(-1), kind="stable")[:MOST]
+        best = own.max(-1)
+        order = np.argsort(-own.max(-1), kind="stable")[:MOST]
         found.append(Detections(own.argmax(-1)[order], best[order], places[order]))
     return found
 
@@ -130,7 +132,8 @@ def right(found: Together, truth: Together) -> Bools:
     left = np.ones((len(THRESHOLDS), len(truth.groups)), bool)
     which, objects, shares = overlapping(found, truth)
     choosing, begins = np.unique(which, return_index=True)
-    counts, turns = np.diff(begins, append=len(which)), _turns(found.groups[choosing])
+    counts = np.diff(begins, append=len(which))
+    turns = _turns(found.groups[choosing])
     for turn in range(turns.max(initial=-1) + 1):
         own = np.flatnonzero(turns == turn)
         rows, starts = _runs(begins[own], counts[own])
@@ -159,7 +162,8 @@ def overlapping(found: Together, truth: Together) -> tuple[Integers, Integers, F
     parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
     for some in np.split(np.arange(len(counts)), np.flatnonzero(np.diff(blocks)) + 1):
         rows, _ = _runs(first[some], counts[some])
-        which, objects = np.repeat(some, counts[some]), order[rows]
+        which = np.repeat(some, counts[some])
+        objects = order[rows]
         both = torch.from_numpy(found.boxes[which]), torch.from_numpy(truth.boxes[objects])
         shares = overlap(*both)[0].numpy()
         enough = shares >= THRESHOLDS[0]
@@ -199,7 +203,8 @@ def average_precision(
     """
     table = np.full((len(weights), classes, len(THRESHOLDS)), np.nan)
     there = (truth[..., 0] >= 0) & (truth[..., 0] < classes)
-    home, objects = np.nonzero(there)[0], truth[there].astype(np.float64)
+    home = np.nonzero(there)[0]
+    objects = truth[there].astype(np.float64)
     kinds = objects[:, 0].astype(np.int64)
     names, chances, boxes = (np.concatenate(each) for each in zip(*found, strict=True))
     image = np.repeat(np.arange(len(found)), [len(each.classes) for each in found])
@@ -243,7 +248,8 @@ def box_figures(
     With few objects a class, an envelope of precision is above that of many: of made scenes by 2
     points with 80 objects a class.
     """
-    size, once = len(THRESHOLDS) * sum(len(each.classes) for each in found), np.ones(len(found))
+    size = len(THRESHOLDS) * sum(len(each.classes) for each in found)
+    once = np.ones(len(found))
     drawn = redrawn(len(found), affordable(size) if resamples is None else resamples)
     weights = np.vstack([once, *drawn])
     table = average_precision(found, truth, len(classes), weights)
@@ -280,7 +286,8 @@ def measure_boxes(
     Raises:
         DataError: no image can be read.
     """
-    found, bad = dict[int, Detections](), list[str]()
+    found = dict[int, Detections]()
+    bad = list[str]()
     for number, each in detect(detector, source, compute):
         if isinstance(each, Detections):
             found[number] = each
@@ -312,7 +319,8 @@ def evaluate_boxes(
         DataError: no such split, no image that can be used, classes that the run does not know.
         WeightsError: as `load_detector`.
     """
-    detector, began = load_detector(run), time.monotonic()
+    detector = load_detector(run)
+    began = time.monotonic()
     where = Data(**vars(columns or Columns()) | {"data": data})
     splits = open_boxes(where, detector.about.classes)
     splits = as_trained(detector.model, as_held_out(detector.model, splits))

@@ -125,9 +125,11 @@ def embed(
         PackageError: pyarrow, or Ray, is not installed.
     """
     check_installed("pyarrow", "vitlab embed")
-    parted, out = is_folder(out), Path(out).expanduser()
+    parted = is_folder(out)
+    out = Path(out).expanduser()
     layers = (layer,) if isinstance(layer, int) else tuple(layer or ())
-    taken, mine = Taken(what=what, layer=layers, dtype=dtype), ShardNumber.of(shard)
+    taken = Taken(what=what, layer=layers, dtype=dtype)
+    mine = ShardNumber.of(shard)
     if mine.count > 1 and not parted:
         raise OptionError("shard applies only with a folder as out: give a name without an ending")
     asked = Compute(device, precision, engine, workers)
@@ -200,7 +202,8 @@ class EmbeddingTable:
         Args:
             images: of a part, rounded up to whole row groups; None for one row group a part
         """
-        batch, bytes_ = batch_of(self.model), math.prod(self.shape) * (2 if self.half else 4)
+        batch = batch_of(self.model)
+        bytes_ = math.prod(self.shape) * (2 if self.half else 4)
         rows = group_of(batch, bytes_, images or ROWS)
         most = max(1, PART_BYTES // (bytes_ * rows))
         groups = 1 if images is None else min(-(-images // rows), most)
@@ -217,7 +220,8 @@ class EmbeddingTable:
         kind = pyarrow.float16() if self.half else pyarrow.float32()
         for length in reversed(self.shape):
             kind = pyarrow.list_(kind, length)
-        text, several = pyarrow.string(), next(iter(self.splits.values())).labels.several
+        text = pyarrow.string()
+        several = next(iter(self.splits.values())).labels.several
         label = pyarrow.list_(text) if several else text
         columns = {"path": text, "label": label, "split": text, "features": kind}
         return pyarrow.schema(columns.items(), metadata={ABOUT: json.dumps(self.about)})
@@ -297,7 +301,8 @@ class EmbeddingTable:
 
         source = self.splits[split]
         features, numbers, _ = stacked(batches, self.shape)
-        values, indices = self._stored(features), numbers.tolist()
+        values = self._stored(features)
+        indices = numbers.tolist()
         names = [unicode(source.name(index)) for index in indices]
         several = source.labels.several
         labels: list[Any] = [None] * len(names)

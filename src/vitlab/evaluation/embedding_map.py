@@ -171,6 +171,7 @@ def _few(count: int) -> Float32s:
 
 
 def _in_unit_square(points: NDArray[np.floating]) -> Float32s:
-    low, high = points.min(0), points.max(0)
+    low = points.min(0)
+    high = points.max(0)
     side = float((high - low).max()) or 1.0
     return (0.5 + (points - (low + high) / 2) / side).clip(0, 1).astype(np.float32)

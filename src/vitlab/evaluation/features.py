@@ -169,7 +169,8 @@ def _from_cache(
 
     None of a cache that cannot be written, after a line that says why.
     """
-    cache, world = place.cache, place.world
+    cache = place.cache
+    world = place.world
     refusal = world.broadcast(_refusal(cache) if world.first else "")
     if refusal and not world.broadcast(world.first and _is_folder(cache)):
         _say_in_memory(refusal, place)

@@ -169,7 +169,8 @@ def examine(
         raise OptionError(f"real_labels applies only with protocol=real, not {protocol}")
     else:
         exam = objects(str(data)) if protocol == "objectnet" else by_class(str(data), protocol)
-    classes, config = exam.competing(outputs), model.config
+    classes = exam.competing(outputs)
+    config = model.config
     if outputs == "shared" and any(map(is_wnid, known := {*config.labels})):
         classes = classes[[imagenet()[number] in known for number in classes]]
         rows = np.asarray(exam.source.labels.values, np.int64)
@@ -241,7 +242,9 @@ class SelectedOutputs(Model):
     def __init__(self, model: Model, columns: Integers) -> None:
         nn.Module.__init__(self)
         self.config = replace(model.config, classes=len(columns), labels=())
-        self.provenance, self.source, self.model = model.provenance, model.source, model
+        self.provenance = model.provenance
+        self.source = model.source
+        self.model = model
         self.seen = model.seen
         home = next(model.parameters()).device
         self.register_buffer("columns", torch.from_numpy(columns).to(home), persistent=False)
@@ -306,7 +309,9 @@ def by_class(data: str, protocol: str) -> Exam:
         DataError: it has classes that are not of the data set, or is not there.
     """
     title, expected, mark = RULES[protocol]
-    source, known, notes = _labeled(data), imagenet(mark), list[str]()
+    source = _labeled(data)
+    known = imagenet(mark)
+    notes = list[str]()
     if protocol == "v2":
         if wrong := [name for name in source.classes if not re.fullmatch(r"\d{1,3}", name)]:
             raise DataError(
@@ -356,7 +361,8 @@ def objects(data: str) -> Exam:
     Raises:
         DataError: there is none.
     """
-    known, root = objectnet(), Path(data).expanduser()
+    known = objectnet()
+    root = Path(data).expanduser()
     places = (root / "objectnet-1.0" / "images", root / "images", root)
     files = _of_folders(next((each for each in places if each.is_dir()), root))
     row = {folder: number for number, folder in enumerate(known)}
@@ -403,7 +409,8 @@ def reassessed(data: str, labels: str) -> Exam:
     """
     if not labels:
         raise DataError(f"ReaL needs its labels: pass --real-labels real.json, a file of {REAL}")
-    answers, root = read_real(Path(labels).expanduser()), Path(data).expanduser()
+    answers = read_real(Path(labels).expanduser())
+    root = Path(data).expanduser()
     if not root.is_dir():
         raise DataError(f"no such folder: {data}")
     paths = [root / name for name in names_below(root)[0]]

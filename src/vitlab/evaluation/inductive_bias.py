@@ -150,7 +150,8 @@ def probed_images(
     _, numbers, bad = stacked(found, (0,))
     if not len(numbers):
         raise DataError(next(iter(bad.values()), "there are no images"))
-    labels, form = part.labels.take(numbers), compute.fast(model, part, PASSES)
+    labels = part.labels.take(numbers)
+    form = compute.fast(model, part, PASSES)
     pixels = torch.cat([each.pixels for each in found if isinstance(each.pixels, Tensor)])
     return Probed(model, form, pixels, torch.from_numpy(labels.targets()), len(bad), batch, compute)
 
@@ -203,7 +204,8 @@ def recombine(phases: Tensor, amplitudes: Tensor) -> Tensor:
 def low_pass(images: Tensor, radius: float) -> Tensor:
     """Keep the frequencies up to a radius, which is a share of the Nyquist frequency."""
     size = images.shape[-2:]
-    rows, columns = torch.fft.fftfreq(size[0]), torch.fft.rfftfreq(size[1])
+    rows = torch.fft.fftfreq(size[0])
+    columns = torch.fft.rfftfreq(size[1])
     kept = (torch.hypot(rows[:, None], columns) / NYQUIST <= radius).to(images.device)
     return torch.fft.irfft2(torch.fft.rfft2(images) * kept, s=size)
 
@@ -239,7 +241,8 @@ def shape_bias(predicted: Tensor, shapes: Tensor, textures: Tensor) -> dict[str,
     Source: Geirhos et al., ImageNet-Trained CNNs Are Biased Towards Texture, 2019, figure 4: the
     decisions for the shape's class, of those for either class.
     """
-    shape, texture = share(predicted == shapes), share(predicted == textures)
+    shape = share(predicted == shapes)
+    texture = share(predicted == textures)
     bias = shape / (shape + texture) if shape + texture else math.nan
     return {"cue_shape": shape, "cue_texture": texture, "shape_bias": bias}
 
@@ -333,7 +336,8 @@ def shuffle_tiles(images: Tensor, orders: Tensor) -> Tensor:
             f"images of {rows}x{columns} pixels cannot be cut into {grid}x{grid} equal tiles: "
             "choose a grid that divides both sides"
         )
-    high, wide = rows // grid, columns // grid
+    high = rows // grid
+    wide = columns // grid
     tiles = images.reshape(count, channels, grid, high, grid, wide)
     tiles = tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
     each = torch.arange(count, device=images.device)[:, None]

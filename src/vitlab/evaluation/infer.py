@@ -121,7 +121,8 @@ def infer(
     idle = all(each == "pixels" for each in want)
     form = FastForm(model, "fp32") if idle else compute.fast(model, source, 1 + flips)
     work = _Pass(form, source.labels, compute.where, tuple(want), flips)
-    done, workers = 0, choose_workers(source, compute.workers, compute.sharing)
+    done = 0
+    workers = choose_workers(source, compute.workers, compute.sharing)
     with borrowed(form.model, compute.where), deaths_explained():
         for each in behind(map(work.begun, loader(batches, order, workers)), compute.where):
             done += len(each.indices) + len(each.bad)
@@ -157,7 +158,9 @@ class _Pass:
 
     def _results(self, images: Tensor | Packed) -> dict[str, Tensor]:
         """Return what is wanted of normalized images."""
-        model, results, mirrored = self.form.model, dict[str, Tensor](), None
+        model = self.form.model
+        results = dict[str, Tensor]()
+        mirrored = None
         taken = next((each for each in self.want if isinstance(each, Vectors)), None)
         with autocast(self.device, self.form.autocast):
             seen = model.features(images) if "probabilities" in self.want else None
@@ -270,7 +273,8 @@ def shape_taken(model: Model, taken: Vectors) -> tuple[int, ...]:
     Raises:
         OptionError: a layer that the model does not have.
     """
-    config, device = model.config, next(model.parameters()).device
+    config = model.config
+    device = next(model.parameters()).device
     with evaluating(model), torch.inference_mode():
         blank = torch.zeros(1, config.channels, *config.size, device=device)
         return tuple(take(model, blank, taken).shape[1:])
@@ -408,7 +412,8 @@ def predict(
     check_classifier(model)
     start = time.perf_counter()
     none = np.empty((0, model.config.classes))
-    kept, bad = [(np.empty(0, np.int64), none, np.empty(0), none)], dict[int, str]()
+    kept = [(np.empty(0, np.int64), none, np.empty(0), none)]
+    bad = dict[int, str]()
     own = own_batches(model, source, world)
     for batch in infer(model, source, compute, flips=flips, only=own, progress=progress):
         use(batch)
@@ -421,5 +426,6 @@ def predict(
         raise world.shared(DataError(next(iter(damage), "there are no images")))
     columns = (indices, chances, far, scores) if logits else (indices, chances, far)
     (indices, chances, far, *asked), bad = gathered(world, columns, bad)
-    labels, seconds = source.labels.take(indices), time.perf_counter() - start
+    labels = source.labels.take(indices)
+    seconds = time.perf_counter() - start
     return Probabilities(chances, labels, indices, bad, seconds, far, *asked)

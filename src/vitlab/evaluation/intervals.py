@@ -61,7 +61,8 @@ def with_intervals(
         DataError: a probability is NaN, or a label no class of the model.
     """
     answers, (images, classes) = answers_of(probabilities, labels, threshold), probabilities.shape
-    points, count = figures_of(answers, probabilities), resamples or resamples_for(answers)
+    points = figures_of(answers, probabilities)
+    count = resamples or resamples_for(answers)
     having = [
         metric
         for metric in METRICS.values()
@@ -72,7 +73,8 @@ def with_intervals(
         and not (metric.columns and count * images * classes > MOST)
     ]
     drawn = [each for each in having if each.interval in SCALES]
-    samples, found = resampled(answers, count, probabilities, drawn), dict[str, list[float]]()
+    samples = resampled(answers, count, probabilities, drawn)
+    found = dict[str, list[float]]()
     for metric in having:
         name = metric.name
         if callable(metric.interval):
@@ -110,8 +112,10 @@ def resampled(
         probabilities: (n, classes), if they are at hand
         metrics: None for all
     """
-    images, chosen = len(answers), list(METRICS.values() if metrics is None else metrics)
-    generator, parts = np.random.default_rng(_SEED), []
+    images = len(answers)
+    chosen = list(METRICS.values() if metrics is None else metrics)
+    generator = np.random.default_rng(_SEED)
+    parts = []
     block = max(1, _BLOCK // images)
     for first in range(0, resamples, block) if chosen else ():
         weights = np.empty((min(block, resamples - first), images))
@@ -125,7 +129,8 @@ def resampled(
 
 def redrawn(images: int, resamples: int = RESAMPLES) -> Iterator[Floats]:
     """Yield how often a resample has each image, (images,)."""
-    generator, shares = np.random.default_rng(_SEED), np.full(images, 1 / images)
+    generator = np.random.default_rng(_SEED)
+    shares = np.full(images, 1 / images)
     for _ in range(resamples):
         yield generator.multinomial(images, shares).astype(np.float64)
 
@@ -158,7 +163,8 @@ def bootstrapped(values: dict[str, Floats], images: int, *, biased: bool = False
         biased: whether few images raise the figures: intervals then are around the figure less the
             bias that the resamples show (Efron & Tibshirani, 1993, chapter 10), and hold the figure
     """
-    points, found = {name: float(own[0]) for name, own in values.items()}, {}
+    points = {name: float(own[0]) for name, own in values.items()}
+    found = {}
     for name, point in points.items():
         samples = values[name][1:]
         middle = 2 * point - float(np.nanmean(samples)) if biased and len(samples) else point
@@ -182,7 +188,8 @@ def transformed(scale: str, point: float, samples: Floats) -> Interval:
     wide = float(samples.std()) if len(samples) > 1 else 0.0
     if not wide or slope(point) <= 0:
         return math.nan, math.nan
-    middle, reach = to(point), min(REACH * wide / slope(point), FAR)
+    middle = to(point)
+    reach = min(REACH * wide / slope(point), FAR)
     return back(middle - reach), back(middle + reach)
 
 

@@ -357,7 +357,8 @@ def main_of(figures: Collection[str]) -> Metric | None:
 def values_of(given: Weighted, metrics: Iterable[Metric] | None = None) -> dict[str, Floats]:
     """Return each metric that fits the answers, and can be computed of what is kept: (b,)."""
     single = isinstance(given.answers, SingleAnswers)
-    whole, kind = not single or given.probabilities is not None, "single" if single else "several"
+    whole = not single or given.probabilities is not None
+    kind = "single" if single else "several"
     return {
         metric.name: metric.fn(given)
         for metric in (METRICS.values() if metrics is None else metrics)

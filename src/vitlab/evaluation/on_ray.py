@@ -110,9 +110,11 @@ def write_on_ray(
     from ray.data import ActorPoolStrategy, DataContext, from_items
     from ray.exceptions import RayError
 
-    job, done = replace(folder.job, compute=compute), 0
+    job = replace(folder.job, compute=compute)
+    done = 0
     every = {each: number for number, each in enumerate(job.shards)}
-    numbers, count = [every[each] for each in shards], len(shards)
+    numbers = [every[each] for each in shards]
+    count = len(shards)
     known = [some_content(each) for each in job.sources.values()]
     with cluster() as ray, Meter(sum(each.images for each in shards), 0, job.title, shown) as meter:
         actors, each = room(ray, str(compute.device))

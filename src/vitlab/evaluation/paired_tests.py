@@ -69,7 +69,8 @@ def same_images(examined: Sequence[Examined | None]) -> SameImages | None:
     sets = Counter(_test_set(each) for each in known.values())
     usual = sets.most_common(1)[0][0]
     first = next(number for number, each in known.items() if _test_set(each) == usual)
-    runs, common = [first], np.unique(known[first].keys)
+    runs = [first]
+    common = np.unique(known[first].keys)
     for number, each in known.items():
         shared = np.intersect1d(common, each.keys)
         if number != first and len(shared) and type(each.answers) is type(known[first].answers):
@@ -193,7 +194,8 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 def holm(values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for all tests at once by Holm's step-down method, in their order."""
-    adjusted, highest = [0.0] * len(values), 0.0
+    adjusted = [0.0] * len(values)
+    highest = 0.0
     for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
         highest = max(highest, min(1.0, (len(values) - rank) * values[place]))
         adjusted[place] = highest
@@ -218,7 +220,8 @@ def pairs_of(answers: Sequence[Answers]) -> list[Pair]:
     found = []
     for first, second in combinations(range(len(answers)), 2):
         counted = _counted(answers[first], answers[second])
-        gaps, p = {}, mcnemar(counted["only_first"], counted["only_second"])
+        gaps = {}
+        p = mcnemar(counted["only_first"], counted["only_second"])
         for name in [each for each in points[first] if each in points[second]]:
             gap = points[second][name] - points[first][name]
             drawn = samples[second][name] - samples[first][name]
@@ -233,9 +236,12 @@ def pairs_of(answers: Sequence[Answers]) -> list[Pair]:
 def _counted(one: Answers, other: Answers) -> dict[str, Any]:
     """Return what counting images tells of two models."""
     right, too = one.right, other.right
-    only_first, only_second = int((right & ~too).sum()), int((too & ~right).sum())
-    both_wrong, shares = int((~right & ~too).sum()), (float(right.mean()), float(too.mean()))
-    wrong, alike = both_wrong + only_first + only_second, 1 - (only_first + only_second) / len(one)
+    only_first = int((right & ~too).sum())
+    only_second = int((too & ~right).sum())
+    both_wrong = int((~right & ~too).sum())
+    shares = (float(right.mean()), float(too.mean()))
+    wrong = both_wrong + only_first + only_second
+    alike = 1 - (only_first + only_second) / len(one)
     expected = shares[0] * shares[1] + (1 - shares[0]) * (1 - shares[1])
     return {
         "only_first": only_first,

@@ -155,11 +155,13 @@ def decisions(
     check_labels(probabilities, labels)
     count = probabilities.shape[1]
     if isinstance(labels, SingleLabels):
-        truth, guess = labels.values, probabilities.argmax(1)
+        truth = labels.values
+        guess = probabilities.argmax(1)
         columns = (truth[guess == truth], guess, truth)
         right, predicted, images = (np.bincount(each, minlength=count) for each in columns)
         return right, predicted, images
-    chosen, own = probabilities > threshold, labels.values.astype(bool)
+    chosen = probabilities > threshold
+    own = labels.values.astype(bool)
     return (chosen & own).sum(0), chosen.sum(0), own.sum(0)
 
 

@@ -51,10 +51,13 @@ def target_figures(truth: Numbers, found: Estimates, names: Sequence[str]) -> di
         `r2`, the mean over the targets that have one, `intervals`, `images`, and `targets`: of each
         its name and figures, None where there is none: R² where all images are alike.
     """
-    images, errors, centered = len(truth), truth - found.values, truth - truth.mean(0)
+    images = len(truth)
+    errors = truth - found.values
+    centered = truth - truth.mean(0)
     table = np.stack([np.abs(errors), errors**2, centered, centered**2], 1)
     drawn = [np.tensordot(each / images, table, 1) for each in redrawn(images)]
-    points, samples = _figures(table.mean(0)[None]), _figures(np.stack(drawn))
+    points = _figures(table.mean(0)[None])
+    samples = _figures(np.stack(drawn))
     rows = [{"target": name, "intervals": {}} for name in names]
     for number, row in enumerate(rows):
         for key, values in points.items():
@@ -87,7 +90,8 @@ def _put(row: dict[str, Any], key: str, value: float, samples: Numbers, images: 
 
 def _put_spread(row: dict[str, Any], errors: Numbers, deviations: Numbers) -> None:
     """Put into a row how well deviations say how far off values are."""
-    scores, images = np.abs(errors) / deviations, len(errors)
+    scores = np.abs(errors) / deviations
+    images = len(errors)
     losses = scores**2 / 2 + np.log(deviations) + math.log(2 * math.pi) / 2
     row["nll"], reach = float(losses.mean()), REACH * float(losses.std()) / math.sqrt(images)
     if images >= METRICS["nll"].least:
@@ -124,7 +128,8 @@ def measure_targets(
     seen = features_in_memory(regressor.model, source, compute)
     if not len(seen.indices):
         raise DataError(f"no image can be used: {seen.bad[0]}")
-    truth, found = numbers_of(source)[seen.indices], regressor.estimates(seen.values)
+    truth = numbers_of(source)[seen.indices]
+    found = regressor.estimates(seen.values)
     figures = target_figures(truth, found, regressor.about.targets)
     return figures | {"damaged": len(seen.bad)}, seen.bad
 
@@ -148,9 +153,11 @@ def evaluate_targets(
         DataError: no such split, no such columns, no image that can be used.
         WeightsError: as `load_regressor`.
     """
-    regressor, began = load_regressor(run), time.monotonic()
+    regressor = load_regressor(run)
+    began = time.monotonic()
     where = Data(**vars(columns or Columns()))
-    splits, model = open_targets(data, regressor.about.targets, where), regressor.model
+    splits = open_targets(data, regressor.about.targets, where)
+    model = regressor.model
     splits = as_trained(model, as_held_out(model, splits))
     images = chosen(model, splits, data, split)
     figures, bad = measure_targets(regressor, images.source, compute)
@@ -185,7 +192,8 @@ def estimate(
         DataError: no such images.
     """
     regressor = load_regressor(run)
-    source, names = open_images(data, "ignored", columns=columns).every(), regressor.about.targets
+    source = open_images(data, "ignored", columns=columns).every()
+    names = regressor.about.targets
     with Meter(len(source), title="estimating") as meter:
         seen = features_in_memory(regressor.model, source, compute, progress=meter.images)
     estimates = named_estimates(regressor.estimates(seen.values), names)

@@ -42,9 +42,13 @@ def bins(probabilities: Floats, labels: Truth, count: int = BINS) -> list[Bin]:
         labels: the true classes, (n,)
         count: of bins
     """
-    confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
-    edges, table = np.linspace(0, 1, count + 1), _members(bin_of(confidence, count), count)
-    images, sure, hits = table.sum(0), confidence @ table, right @ table
+    confidence = probabilities.max(1)
+    right = probabilities.argmax(1) == labels
+    edges = np.linspace(0, 1, count + 1)
+    table = _members(bin_of(confidence, count), count)
+    images = table.sum(0)
+    sure = confidence @ table
+    hits = right @ table
     columns = edges[:-1], edges[1:], images.astype(int), ratio(sure, images), ratio(hits, images)
     return [Bin(*row) for row in zip(*(each.tolist() for each in columns), strict=True)]
 
@@ -86,12 +90,14 @@ def calibration_interval(answers: Answers) -> tuple[float, float]:
     image of either kind (docs/evaluation.md has how often the interval covers).
     """
     table = _equal_mass(answers)
-    gaps, images = answers.confidence - answers.right, table.sum(0)
+    gaps = answers.confidence - answers.right
+    images = table.sum(0)
     mean = gaps @ table / images
     sample = (gaps**2 @ table - images * mean**2) / np.maximum(images - 1, 1)
     hits = answers.right @ table
     variance = np.maximum(sample, (hits + 1) * (images - hits + 1) / (images + 2) ** 2)
-    share, square = images / len(answers), mean**2
+    share = images / len(answers)
+    square = mean**2
     found = float((share * (square - sample / images)).sum())
     fixed = float((2 * (share * variance) ** 2 / (images * np.maximum(images - 1, 1))).sum())
     likely = share * (square + variance / images)  # the part of each bin in the error

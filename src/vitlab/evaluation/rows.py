@@ -80,9 +80,14 @@ class RowLayout:
         threshold: Floats | float = 0.5,
         far: bool = False,
     ) -> None:
-        self.source, self.truth, self.more = source, truth, more or {}
-        self.threshold, self.far, self.classes = threshold, far, source.classes
-        self.several, self.column = source.labels.several, source.labels.column
+        self.source = source
+        self.truth = truth
+        self.more = more or {}
+        self.threshold = threshold
+        self.far = far
+        self.classes = source.classes
+        self.several = source.labels.several
+        self.column = source.labels.column
         self.top = min(top, len(self.classes)) if len(self.classes) > WIDE else 0
         unique = len(set(self.classes)) == len(self.classes)
         self.chances = [

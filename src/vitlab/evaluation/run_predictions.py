@@ -182,7 +182,8 @@ def examine(
     """
     if (before := kept(folder)) is not None:
         return before
-    source, model = reopened(folder).test, load(folder.path)
+    source = reopened(folder).test
+    model = load(folder.path)
     done = predict(
         model, source, Compute(device, engine="plain", workers=workers), progress=progress
     )

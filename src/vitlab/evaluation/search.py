@@ -123,11 +123,15 @@ class FeatureTable:
         check_installed("pyarrow", "vitlab search")
         groups: list[RowGroup] = []
         about: dict[str, Any] = {}
-        path, source, damaged, rows = Path(table).expanduser(), "", 0, 0
+        path = Path(table).expanduser()
+        source = ""
+        damaged = 0
+        rows = 0
         files = sorted(path.glob("[!_.]*.parquet")) if path.is_dir() else [path]
         for file in files:
             with _opened(file) as opened:
-                footer, facts = opened.metadata, _about(file, opened.schema_arrow)
+                footer = opened.metadata
+                facts = _about(file, opened.schema_arrow)
                 source = source or footer.metadata.get(SOURCE.encode(), b"").decode()
                 damaged += len(json.loads(footer.metadata.get(DAMAGED.encode(), b"[]")))
                 for number in range(footer.num_row_groups):
@@ -255,9 +259,11 @@ def search(
         numbers = np.arange(len(vectors))
         names = [f"vector {number}" for number in numbers]
     else:
-        opened, model = open_images(images, "ignored", columns=columns), own.model(weights)
+        opened = open_images(images, "ignored", columns=columns)
+        model = own.model(weights)
         say(*opened.notes)
-        source, compute = opened.every(), Compute(device, own.about["precision"], workers=workers)
+        source = opened.every()
+        compute = Compute(device, own.about["precision"], workers=workers)
         batches = list(infer(model, source, compute, [_taken(own.about)]))
         vectors, numbers, bad = stacked(batches, (own.about["dimension"],))
         names = [source.name(number) for number in range(len(source))]
@@ -270,7 +276,8 @@ def search(
     texts = own.texts(row for row in found[0].ravel().tolist() if row >= 0)
     answers = {n: Nearest(names[n], error=text) for n, text in bad.items()}
     for number, rows, scores in zip(*map(np.ndarray.tolist, (numbers, *found)), strict=True):
-        place, neighbors = Path(names[number]).absolute(), []
+        place = Path(names[number]).absolute()
+        neighbors = []
         for row, score in zip(rows, scores, strict=True):
             if row >= 0:
                 same = score > 0.999 and place == Path(texts[row]["path"]).absolute()
@@ -288,8 +295,10 @@ def nearest(table: FeatureTable, vectors: NDArray[np.floating], k: int) -> tuple
     Where there are fewer rows than k, the row is -1.
     """
     units = _units(vectors)
-    asked, slack = units.astype(np.float32), 2.4e-7 * (units.shape[1] + 8)
-    rows, scores = np.full((len(units), k), -1), np.full((len(units), k), -np.inf)
+    asked = units.astype(np.float32)
+    slack = 2.4e-7 * (units.shape[1] + 8)
+    rows = np.full((len(units), k), -1)
+    scores = np.full((len(units), k), -np.inf)
     for first, values, norms in table.blocks():
         lost = np.flatnonzero(np.isnan(norms))
         for start in range(0, len(units), ASKED):
@@ -305,10 +314,12 @@ def nearest(table: FeatureTable, vectors: NDArray[np.floating], k: int) -> tuple
             least = np.maximum(limit - slack, -2).astype(np.float32)  # no row that is lost
             asking, near = np.nonzero(found >= least[:, None])
             for number in np.unique(asking).tolist():
-                own, here = near[asking == number], start + number
+                own = near[asking == number]
+                here = start + number
                 # equal rows have equal sums, wherever they stand
                 exact = np.clip((_units(values[own]) * units[here]).sum(1), -1, 1)
-                every, best = np.append(rows[here], own + first), np.append(scores[here], exact)
+                every = np.append(rows[here], own + first)
+                best = np.append(scores[here], exact)
                 order = np.lexsort((every, -best))[:k]
                 rows[here], scores[here] = every[order], best[order]
     return rows, scores

@@ -43,7 +43,9 @@ from vitlab.progress import Meter
 from vitlab.weights.segmenter import Segmenter, check_spec, load_segmenter
 
 CHUNK, BATCH = 8, 16  # images that a process prepares at a time; windows that a model sees at once
-AREA, SCORES = 2**24, 2**28  # pixels of a resized image, and their scores, at most
+# pixels of a resized image, and their scores, at most
+AREA = 2**24
+SCORES = 2**28
 SLAB = 2**25  # scores of whole images in memory at once
 STEP = 2 / 3  # of a side, between windows (DINOv2: 341 of 512)
 REACH = 0.02  # of an image's diagonal: how wide a boundary is (Cheng et al., 2021)
@@ -211,7 +213,8 @@ def segment(segmenter: Segmenter, source: Source, compute: Compute) -> Iterator[
     Raises:
         DataError: a mask has a number that is no class of the segmenter.
     """
-    spec, about = segmenter.model.config.images, segmenter.about
+    spec = segmenter.model.config.images
+    about = segmenter.about
     with borrowed(segmenter, compute.where):
         args = source, spec, about.scale, compute, len(about.classes)
         for found in mapped(segmenter.coarse, *args):
@@ -233,7 +236,8 @@ def boundary(labels: Truth, reach: int) -> Bools:
     """
     from scipy.ndimage import maximum_filter, minimum_filter  # slow to import
 
-    side, outside = 2 * reach + 1, -2
+    side = 2 * reach + 1
+    outside = -2
     low = minimum_filter(labels, side, mode="constant", cval=outside)
     high = maximum_filter(labels, side, mode="constant", cval=outside)
     found: Bools = low != high
@@ -251,7 +255,8 @@ def counts_of(predicted: Truth, truth: Truth, classes: int) -> Integers:
     given = np.where(truth == IGNORED, np.int16(IGNORED), predicted)
     reach = max(1, round(REACH * math.hypot(*truth.shape)))
     near, edge = (boundary(each, reach) for each in (given, truth))
-    right, there = given == truth, truth != IGNORED
+    right = given == truth
+    there = truth != IGNORED
     whole = (truth, right), (given, there), (truth, there)
     edges = (truth, right & near & edge), (given, near), (truth, edge)
     counts = [np.bincount(own[at & there], minlength=classes) for own, at in (*whole, *edges)]
@@ -285,7 +290,8 @@ def mask_figures(counts: Counts, classes: Sequence[str]) -> dict[str, Any]:
     weights = np.vstack([np.ones(images), *redrawn(images)])
     total = np.tensordot(weights, counts.astype(np.float64), 1)
     values = {name: each(total) for name, each in FIGURES.items()}
-    whole, edges = iou(total[0, :, :3]), iou(total[0, :, 3:])
+    whole = iou(total[0, :, :3])
+    edges = iou(total[0, :, 3:])
     table = [
         {
             "class": name,
@@ -314,7 +320,8 @@ def measure(segmenter: Segmenter, source: MaskedImages, compute: Compute) -> Tes
     Raises:
         DataError: no image can be used, or as `segment`.
     """
-    classes, counts = segmenter.about.classes, []
+    classes = segmenter.about.classes
+    counts = []
     indices: list[int] = []
     bad: list[Bad] = []
     for found in segment(segmenter, source, compute):
@@ -350,10 +357,12 @@ def evaluate_masks(
         DataError: no such split, a number in a mask that is no class, no image that can be used.
         WeightsError: as `load_segmenter`.
     """
-    segmenter, began = load_segmenter(run), time.monotonic()
+    segmenter = load_segmenter(run)
+    began = time.monotonic()
     opened = open_masks(data, columns=columns, like=segmenter.about)
     name, source = _chosen(opened, split)
-    notes, known = [*opened.notes], learned(source.whole, segmenter.model.seen)
+    notes = [*opened.notes]
+    known = learned(source.whole, segmenter.model.seen)
     rest = np.setdiff1d(np.arange(len(source)), known)
     if len(known) and len(rest) and split in ("auto", "test"):
         source = source.take(rest)
@@ -442,7 +451,8 @@ def mask_image(labels: Truth, known: MaskClasses) -> Image.Image:
 
 def voc_palette() -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return VOC's colors of 256 numbers, (256, 3): each bit of a color is one of the number."""
-    numbers, colors = np.arange(DEEP), np.zeros((DEEP, 3), np.uint8)
+    numbers = np.arange(DEEP)
+    colors = np.zeros((DEEP, 3), np.uint8)
     for bit in range(8):
         for channel in range(3):
             colors[:, channel] |= ((numbers >> (3 * bit + channel) & 1) << (7 - bit)).astype(

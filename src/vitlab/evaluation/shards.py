@@ -155,7 +155,8 @@ class ShardJob:
     @cached_property
     def shards(self) -> list[Shard]:
         """The parts; those of a split follow each other."""
-        found, batch = [], batch_of(self.model)
+        found = []
+        batch = batch_of(self.model)
         for split, source in self.sources.items():
             for number, first in enumerate(range(0, len(source), self.images)):
                 last = min(first + self.images, len(source))
@@ -275,7 +276,8 @@ class ShardFolder:
         """
         with named_if_slow(f"checking {len(shards):,} finished parts in {self.path}"):
             for shard in shards:
-                receipt, file = self.receipt(shard), self.file(shard)
+                receipt = self.receipt(shard)
+                file = self.file(shard)
                 if receipt is None or not _matches(file, receipt):
                     what = "is damaged" if file.exists() else "is missing"
                     say(f"{file} {what}: computing it again")
@@ -300,7 +302,8 @@ class ShardFolder:
 
     def _write(self, shard: Shard, batches: Iterable[Inferred]) -> None:
         """Write a part from a draft, then its receipt."""
-        images, bad = 0, list[str]()
+        images = 0
+        bad = list[str]()
         with staged_file(self.file(shard)) as draft:
             with self.job.table(draft, shard.split) as use:
                 for batch in batches:
@@ -320,7 +323,8 @@ class ShardFolder:
             DataError: all are, and not one image can be used.
         """
         held = [found for each in self.job.shards if (found := self.receipt(each)) is not None]
-        bad, images = [text for each in held for text in each.bad], sum(e.images for e in held)
+        bad = [text for each in held for text in each.bad]
+        images = sum(e.images for e in held)
         if not images and len(held) == len(self.job.shards):
             raise DataError(next(iter(bad), "there are no images"))
         return {
@@ -484,7 +488,8 @@ def differing(theirs: Any, mine: dict[str, Any]) -> str:
         return f"of vitlab {theirs.get('job')}"
     found = []
     for key in dict.fromkeys([*mine, *theirs]):
-        one, other = theirs.get(key), mine.get(key)
+        one = theirs.get(key)
+        other = mine.get(key)
         if one != other:
             long = max(len(str(one)), len(str(other))) > 40
             found.append(f"other {key}" if long else f"{key}={one} there, {other} here")

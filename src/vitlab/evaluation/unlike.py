@@ -73,7 +73,9 @@ def fit_unlike(
             parts in turn
     """
     rows = sample(len(y), MOST, 0)
-    x, y, folds = x[rows], y[rows], folds[rows]
+    x = x[rows]
+    y = y[rows]
+    folds = folds[rows]
     whole = _fitted(x, y)
     if held is not None:
         far = whole.relative(torch.from_numpy(held).double()).numpy()
@@ -82,7 +84,8 @@ def fit_unlike(
         for each in np.unique(folds):
             part = folds == each
             far[part] = _fitted(x[~part], y[~part]).relative(torch.from_numpy(x[part]).double())
-    least, share = far.min(), min(1, LIKE * (1 + 1 / len(far)))
+    least = far.min()
+    share = min(1, LIKE * (1 + 1 / len(far)))
     limit = max(np.quantile(far, share, method="inverted_cdf"), least + LEAST)
     return replace(whole, level=torch.tensor([least, limit]).float())
 

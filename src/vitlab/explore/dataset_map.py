@@ -70,7 +70,8 @@ class DatasetMap:
         Raises:
             ImageError: the image is no longer there, damaged, or not of 1, 3 or 4 channels.
         """
-        name, stored = unicode(self.images.name(place)), self.images.image(place)
+        name = unicode(self.images.name(place))
+        stored = self.images.image(place)
         if stored.shape()[2] not in (1, 3, 4):
             raise ImageError(f"{name} has {stored.shape()[2]} channels and cannot be shown")
         return name, stored.compact(OPENED, QUALITY)[0]
@@ -128,9 +129,13 @@ def dataset_map(
 
 def _made(opened: _LookedAt, seen: Sampled, points: NDArray[np.float32], note: str) -> DatasetMap:
     """Put together what the page is told."""
-    images, classes = Subset(opened.source, seen.indices), opened.source.classes
-    labels, count, chances = images.labels, len(images), seen.probabilities
-    single, suspects = isinstance(labels, SingleLabels) and opened.labeled, []
+    images = Subset(opened.source, seen.indices)
+    classes = opened.source.classes
+    labels = images.labels
+    count = len(images)
+    chances = seen.probabilities
+    single = isinstance(labels, SingleLabels) and opened.labeled
+    suspects = []
     nothing = np.full(count, UNKNOWN)
     truth = labels.values if isinstance(labels, SingleLabels) and single else nothing
     if single and opened.matched:
@@ -193,7 +198,8 @@ def _looked_at(model: Model, data: Given) -> _LookedAt:
         except DataError as error:
             reason = str(error)
     if opened.lacks or opened.loose is not None:
-        matched, note = model.config.classes > 0, "the images have no labels"
+        matched = model.config.classes > 0
+        note = "the images have no labels"
         return _LookedAt(stripped(opened.every()), labeled=False, matched=matched, note=note)
     source = opened.every() if opened.unsplit else opened.splits().test
     return _LookedAt(source, labeled=True, matched=False, note=f"no predictions: {reason}")
@@ -205,7 +211,8 @@ def _note(opened: _LookedAt, seen: Sampled, chosen: int) -> str:
     if chosen < len(opened.source):
         notes.append(f"{chosen:,} of {len(opened.source):,} images, chosen at random (seed {SEED})")
     if seen.bad:
-        damaged, reason = counted(len(seen.bad), "damaged image"), next(iter(seen.bad.values()))
+        damaged = counted(len(seen.bad), "damaged image")
+        reason = next(iter(seen.bad.values()))
         notes.append(f"{damaged} {'is' if len(seen.bad) == 1 else 'are'} left out ({reason})")
     if opened.note:
         notes.append(opened.note)
@@ -227,7 +234,8 @@ class MapJob(threading.Thread):
         self, make: Callable[[Progress], DatasetMap], say: Callable[[str], None] = lambda text: None
     ) -> None:
         super().__init__(name="vitlab-map", daemon=True)
-        self._make, self._say = make, say
+        self._make = make
+        self._say = say
         self._state: tuple[DatasetMap | None, float, str] = (None, 0.0, "beginning")
         self._error, self._given_up = "", False
 

@@ -249,7 +249,8 @@ def own_page(answer: Answer) -> Answer:
 
     async def checked(request: Request) -> Response:
         headers = request.headers
-        origin, site = headers.get("origin", ""), headers.get("sec-fetch-site", "")
+        origin = headers.get("origin", "")
+        site = headers.get("sec-fetch-site", "")
         own = f"http://{headers.get('host', '')}"
         if (origin and origin.lower() != own.lower()) or site in ("cross-site", "same-site"):
             raise Refused(403, "only the page that this service serves may ask it")

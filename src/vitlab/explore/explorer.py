@@ -86,8 +86,10 @@ class Explorer:
         map_job: MapJob | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.models, self.map_job = list(models), map_job
-        self._images, self._say = list(images), say
+        self.models = list(models)
+        self.map_job = map_job
+        self._images = list(images)
+        self._say = say
         self._decoders = decoders
         self.gallery = Gallery(decoders)
         self._worker = Worker()

@@ -48,9 +48,11 @@ class Labeling:
         self._features = (features - features.mean(0)) / np.where(spread > 0, spread, 1)
         lengths = np.linalg.norm(self._features, axis=1, keepdims=True)
         self._unit = self._features / np.maximum(lengths, np.finfo(np.float32).tiny)
-        self._paths, self._lock = [Path(name).absolute() for name in names], threading.Lock()
+        self._paths = [Path(name).absolute() for name in names]
+        self._lock = threading.Lock()
         self._folder = commonpath([path.parent for path in self._paths])
-        self._labels, self._classes = truth.copy(), list(classes)
+        self._labels = truth.copy()
+        self._classes = list(classes)
 
     def give(self, places: Sequence[int], name: str) -> dict[str, Any]:
         """Give images a class, or take theirs away; return what `state` does.
@@ -81,12 +83,14 @@ class Labeling:
             paths of `as_csv` are relative to.
         """
         with self._lock:
-            labels, classes = self._labels.copy(), self._classes
+            labels = self._labels.copy()
+            classes = self._classes
         known = np.flatnonzero(labels >= 0)
         found: dict[str, Any] = {"guess": [], "margin": [], "accuracy": None}
         margin = None
         if len(np.unique(labels[known])) > 1:
-            x, y = Blocks(self._features[known], scaled=False), labels[known]
+            x = Blocks(self._features[known], scaled=False)
+            y = labels[known]
             accuracy, l2 = best_ridge(x, y, len(classes))
             outputs = ridge(x, y, len(classes), l2).logits(self._features)
             two = np.partition(outputs, -2, axis=1)[:, -2:]
@@ -105,7 +109,8 @@ class Labeling:
 
     def _next(self, labels: NDArray[np.int64], margin: NDArray[np.float64] | None) -> list[int]:
         """Return the images to label next, the most doubtful first, each unlike those before it."""
-        pool, known = np.flatnonzero(labels < 0), np.flatnonzero(labels >= 0)
+        pool = np.flatnonzero(labels < 0)
+        known = np.flatnonzero(labels >= 0)
         if margin is None:  # what is unlike all that has a label
             nearest = (self._unit[pool] @ self._unit[known].T).max(1, initial=-1)
         else:

@@ -95,7 +95,8 @@ def first_pass(
     queries = () if pool is None else (in_octets(pool.flatten(1, 2)[:, :, None]),)
     if not attention:
         return FirstPass(*common, pool=queries)
-    kept, last = list[Octets](), deque[Tensor](maxlen=LATE)
+    kept = list[Octets]()
+    last = deque[Tensor](maxlen=LATE)
 
     def keep(weights: Tensor) -> Tensor:
         kept.append(in_octets(weights))
@@ -131,7 +132,8 @@ def attended(layers: Sequence[Octets], token: int) -> bytes:
         float32, little-endian, (layers, heads): the largest number; then uint8, (layers, heads, N).
     """
     shape = len(layers), max(len(largest) for _, largest in layers)
-    most, found = np.zeros(shape, "<f4"), np.zeros((*shape, layers[0][0].shape[-1]), np.uint8)
+    most = np.zeros(shape, "<f4")
+    found = np.zeros((*shape, layers[0][0].shape[-1]), np.uint8)
     for number, (levels, largest) in enumerate(layers):
         most[number, : len(largest)] = largest[:, token]
         found[number, : len(largest)] = levels[:, token]
@@ -186,7 +188,8 @@ class Shown:
 
     def described(self) -> dict[str, Any]:
         """Return what the page is told."""
-        config, several = self.model.config, kind_of(self.model).several
+        config = self.model.config
+        several = kind_of(self.model).several
         return {
             "name": self.name,
             "notation": config.name,
@@ -201,7 +204,9 @@ class Shown:
 
     def of_pass(self, seen: FirstPass) -> dict[str, Any]:
         """Return what the page is told about an image's first pass."""
-        config, attention, grid = self.model.config, seen.attention, seen.look.grid
+        config = self.model.config
+        attention = seen.attention
+        grid = seen.look.grid
         vit = config if isinstance(config, ViTConfig) else None
         found = {
             "top": self.top(seen.probabilities),
@@ -239,7 +244,8 @@ class Shown:
 
 def why_not(model: Model) -> dict[str, str]:
     """Return for each view why a model does not have it, in one line; empty where it does."""
-    config, found = model.config, dict.fromkeys(VIEWS, "")
+    config = model.config
+    found = dict.fromkeys(VIEWS, "")
     if not isinstance(config, ViTConfig):
         found |= dict.fromkeys(
             ("attention", "late", "rollout", "relevance"), f"{config.name} has no attention"
@@ -287,7 +293,8 @@ def of_pass(seen: FirstPass, kind: str, layer: int | None, token: int) -> Tensor
     if token >= prefix:
         row, column = divmod(token - prefix, columns)
         high, wide = found.map.shape[-2:]
-        down, across = (2 * row + 1) * high // (2 * rows), (2 * column + 1) * wide // (2 * columns)
+        down = (2 * row + 1) * high // (2 * rows)
+        across = (2 * column + 1) * wide // (2 * columns)
         token = prefix + down * wide + across
     return likeness(found, token)[0]
 
@@ -301,7 +308,8 @@ def mask_of(segmenter: Segmenter, seen: FirstPass) -> dict[str, Any]:
     Raises:
         WeightsError: the scores are not numbers.
     """
-    scores, names = segmenter(seen.look.images)[0], segmenter.about.classes
+    scores = segmenter(seen.look.images)[0]
+    names = segmenter.about.classes
     check_finite(scores.cpu().numpy())
     colors = voc_palette()[(np.arange(len(names)) + 1) % DEEP].tolist()
     return {"labels": scores.argmax(0).tolist(), "names": list(names), "colors": colors}
@@ -350,7 +358,8 @@ def without(model: Model, image: Tensor, squares: Sequence[Square]) -> Tensor:
         image: normalized, (1, channels, H, W)
         squares: that are covered together, by the image's mean color
     """
-    covered, mean = image.clone(), image.mean((-2, -1), keepdim=True)
+    covered = image.clone()
+    mean = image.mean((-2, -1), keepdim=True)
     for top, left, bottom, right in squares:
         covered[..., top:bottom, left:right] = mean
     return probabilities(exact(model(covered)), model)[0]

@@ -117,7 +117,8 @@ class ModelPart(Options):
 
     def _of(self, model: str, names: Iterable[str]) -> "ModelPart":
         """Return another model with those of some chosen fields that it has."""
-        own, known = self.chosen(), hints(PARTS[kind_of(checked(ModelPart, "model", model))])
+        own = self.chosen()
+        known = hints(PARTS[kind_of(checked(ModelPart, "model", model))])
         return model_part(model, **{n: own[n] for n in names if n in own and n in known})
 
     def config(self, **found: Any) -> ModelConfig:

@@ -121,7 +121,8 @@ def cifar10_cpu(model: str = "ViT(width=128,depth=6,heads=4,mlp=256)/4") -> Reci
 
 
 # CIFAR-10's training images: the mean of each channel, and its standard deviation
-MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
+MEAN = (0.49, 0.48, 0.45)
+STD = (0.25, 0.24, 0.26)
 LOCAL = "ViT(width=128,depth=6,heads=8,mlp=256)/4"
 
 

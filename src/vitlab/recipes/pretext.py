@@ -6,13 +6,16 @@ from typing import Any, Literal
 from vitlab.options import Only, Options, above, at_least, at_most, below, option, when
 from vitlab.weights.hub import check_weights
 
-DINO, LEJEPA = when("task", "dino"), when("task", "lejepa")
+DINO = when("task", "dino")
+LEJEPA = when("task", "lejepa")
 CROPS = when("task", "dino", "lejepa")
-DETECT, REGRESS = when("task", "detect"), when("task", "regress")
+DETECT = when("task", "detect")
+REGRESS = when("task", "regress")
 QUERIES = Only(
     "with task=detect or mask_queries", lambda own: own.task == "detect" or own.mask_queries > 0
 )
-MAE, TOKENIZER = when("task", "mae"), when("task", "tokenizer")
+MAE = when("task", "mae")
+TOKENIZER = when("task", "tokenizer")
 TaskName = Literal[
     "classify", "segment", "detect", "regress", "masked-patch", "tokenizer", "beit", "mae", "dino",
     "lejepa",

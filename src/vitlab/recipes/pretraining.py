@@ -106,7 +106,9 @@ def mae(model: str = "ViT-B/16") -> Recipe:
     mean of the patches, as fine-tuning then has it.
     """
     width = width_of(model or USUAL)
-    large, heads = width >= 768, max(1, width // 64)  # each 32 wide, as the paper's
+    # each 32 wide, as the paper's
+    large = width >= 768
+    heads = max(1, width // 64)
     part: dict[str, Any] = {"interpolation": "bicubic", **IMAGENET}
     if kind_of(model) is ViTConfig:
         part |= {"positions": "sincos", "class_token": True, "pool": "mean", "norm_at": "pooled"}
@@ -271,7 +273,8 @@ def continued(recipe: Recipe) -> Recipe:
     """
     if recipe.pretext.task in ("classify", "segment", "tokenizer"):
         return recipe
-    full, task = recipe.optimizer.lr, recipe.pretext
+    full = recipe.optimizer.lr
+    task = recipe.pretext
     slow = replace(recipe.optimizer, lr=full / 20, head_lr=full, head_first=0.2, layer_decay=0.75)
     held = replace(task, anchor=2.0) if task.task == "dino" else task
     if task.task == "regress":

@@ -113,7 +113,9 @@ class Recipe(Options):
 
     def _check_pretext(self) -> None:
         """Refuse options that need the labels of images; a pretext task has none."""
-        task, usual, loss = self.pretext.task, Augment(), self.objective.loss
+        task = self.pretext.task
+        usual = Augment()
+        loss = self.objective.loss
         numbers = task == "regress"
         if numbers and loss not in OF_NUMBERS:
             raise OptionError(
@@ -178,7 +180,8 @@ class Recipe(Options):
 
     def _shorter_warmup(self, epochs: Any, steps: Any) -> dict[str, float]:
         """Return the warm-up within a new length, of a type that is not checked yet."""
-        when, counted = self.schedule, self.steps and self.schedule.warmup_steps
+        when = self.schedule
+        counted = self.steps and self.schedule.warmup_steps
         if isinstance(epochs, int | float) and (counted or epochs <= when.warmup):
             return {**self._warmup_within(epochs), **({"warmup_steps": 0} if counted else {})}
         if counted and isinstance(steps, int) and 0 < steps <= when.warmup_steps:
@@ -371,7 +374,8 @@ class Decisions:
             recipe = replace(recipe, micro_batch=self.micro_batch)
         if not self.plan:
             return recipe
-        epochs, schedule = self.plan[0][1] * recipe.batch / images, recipe.schedule
+        epochs = self.plan[0][1] * recipe.batch / images
+        schedule = recipe.schedule
         factor = epochs / (recipe.steps * recipe.batch / images or recipe.epochs)
         schedule = replace(
             schedule,

@@ -126,7 +126,8 @@ class Task:
     @property
     def objective(self) -> Classify:
         """What is minimized."""
-        labels, classes = self.splits.train.labels, len(self.splits.classes)
+        labels = self.splits.train.labels
+        classes = len(self.splits.classes)
         return objective_of(self.recipe.objective, labels, classes, self.hooks.loss)
 
 
@@ -179,7 +180,8 @@ def prepare(
     recipe, told = fitted(recipe, len(splits.train), before, host.device)
     check_world(recipe, host, world)
     with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
-        base, guide = starting_model(recipe, start), guide_of(recipe, folder, resume)
+        base = starting_model(recipe, start)
+        guide = guide_of(recipe, folder, resume)
     config, remarks = resolve(recipe, splits, base)
     check_model(recipe, host, config)
     hooks.check(recipe, config, splits.train.labels)
@@ -241,7 +243,8 @@ def opened_splits(
     recipe: Recipe, data: Sized | None, opened: OpenedData, like: MaskClasses | None
 ) -> tuple[Splits, str]:
     """Return the images of the recipe's data, or of what was given, and their fingerprint."""
-    options, unlabeled = recipe.data, recipe.pretext.unlabeled
+    options = recipe.data
+    unlabeled = recipe.pretext.unlabeled
     if recipe.pretext.annotated:
         splits = _annotated(recipe, data, like)
     elif data is None:
@@ -303,7 +306,8 @@ def settled(
         DataError: the name of a class cannot be written down.
     """
     recipe = recipe.decided_as(before) if before else recipe
-    data, objective = recipe.data, recipe.objective
+    data = recipe.data
+    objective = recipe.objective
     labeled = not recipe.pretext.unlabeled
     if labeled and (odd := next(filter(SURROGATE.search, splits.classes), "")):
         raise DataError(f"the class name {odd!r} is not Unicode: {remedy_of(odd)}")
@@ -311,10 +315,12 @@ def settled(
         splits = with_train_images(splits, data.train_images)
         data = replace(data, train_images=len(splits.train))
     if labeled:
-        labels, classes = splits.train.labels, len(splits.classes)
+        labels = splits.train.labels
+        classes = len(splits.classes)
         objective, notes = decided(objective, labels, classes, own_loss, recipe.recipe != PROBE)
         splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])
-    augment, sounds = recipe.augment, of_sounds(splits.train)
+    augment = recipe.augment
+    sounds = of_sounds(splits.train)
     if sounds or data.data == SCENES:  # nobody writes mirrored digits
         augment = replace(augment, flip=False)
     if sounds:
@@ -335,7 +341,8 @@ def fitted(
         before: the recipe of the run that goes on
         device: where to compute, by its name
     """
-    where, kept = devices.choose(device), recipe.precision if before is None else before.precision
+    where = devices.choose(device)
+    kept = recipe.precision if before is None else before.precision
     if recipe.precision == "auto":
         recipe = replace(recipe, precision=resolved(kept, where))
     told = [remark(recipe.precision, where)]
@@ -349,7 +356,8 @@ def fitted(
 
 def elsewhere(folder: RunFolder) -> list[str]:
     """Return a remark on a run that goes on with another kind of processor than it began on."""
-    began, here = folder.tables.get("versions", {}).get("processor"), processor()
+    began = folder.tables.get("versions", {}).get("processor")
+    here = processor()
     if began in (None, here):
         return []
     return [f"the run was started on {began} and continues on {here}: the last bits may differ"]
@@ -406,7 +414,8 @@ def for_channels(recipe: Recipe, channels: int) -> ModelPart:
         recipe: as the user asked for it, whose own numbers stay
         channels: of the data or the weights, unless the user names others
     """
-    part, own = recipe.model, RECIPES.get(recipe.recipe, Recipe)().model
+    part = recipe.model
+    own = RECIPES.get(recipe.recipe, Recipe)().model
     gray: dict[str, Any] = {}
     for name in ("mean", "std") if (part.channels or channels) == 1 else ():
         values = part.chosen().get(name)
@@ -429,7 +438,8 @@ def for_size(recipe: Recipe, part: ModelPart, base: ModelConfig) -> tuple[ModelP
     Returns:
         The model, and a remark if its size is another one now.
     """
-    size, name = part.image_size, recipe.recipe
+    size = part.image_size
+    name = recipe.recipe
     if size in (None, base.image_size) or size != _size_of(name, part.model):
         return part, []
     stays = f"image_size stays {base.image_size}, not {size} as in {name}: "
@@ -441,7 +451,8 @@ def for_size(recipe: Recipe, part: ModelPart, base: ModelConfig) -> tuple[ModelP
         return part.of_size(None), [f"{stays}images keep their aspect ratio; {way}"]
     told: list[str] = []
     if not _takes(base, size) and (better := _size_of(name, base.name)) != size:
-        told, size = [f"image_size={better}, as {name} has for {base.name}"], better
+        told = [f"image_size={better}, as {name} has for {base.name}"]
+        size = better
     try:
         resized(empty(base), base, base.sized(size))
     except OptionError as error:

@@ -145,7 +145,9 @@ def adapter_of(
     Raises:
         WeightsError: no layer was changed, or more than by a product of low rank.
     """
-    tensors, factors, whole = StateDict(), dict[str, tuple[Tensor, Tensor]](), set[str]()
+    tensors = StateDict()
+    factors = dict[str, tuple[Tensor, Tensor]]()
+    whole = set[str]()
     for entry in entries:
         new = entry.write([after[own] for own in entry.ours])
         old = entry.write([before.get(own, torch.zeros_like(after[own])) for own in entry.ours])
@@ -175,20 +177,24 @@ def adapter_of(
 
 def _factors(layer: str, after: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """B (outputs, rank) and A (rank, inputs), whose product is what a weight was changed by."""
-    change, wide = after.double() - before.double(), len(after) < after.shape[1]
+    change = after.double() - before.double()
+    wide = len(after) < after.shape[1]
     change = change.T if wide else change
     squares, vectors = torch.linalg.eigh(change.T @ change)  # faster than singular values
     noise = torch.finfo(after.dtype).eps * after.abs().max() * math.sqrt(len(change))
     right = vectors[:, squares > noise**2]
     if right.shape[1] > len(right) // 2:
         raise cannot("peft", f"the change of {layer}, which is not of low rank: use tune=lora")
-    left, right = (change @ right).float(), right.float()
+    left = (change @ right).float()
+    right = right.float()
     return (right, left.T) if wide else (left, right.T)
 
 
 def _parts(source: StoredTensors) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """The matrices of each layer, and all other tensors, by the layers' names without peft's."""
-    about, pairs, own = source.adapter, dict[str, dict[str, str]](), dict[str, str]()
+    about = source.adapter
+    pairs = dict[str, dict[str, str]]()
+    own = dict[str, str]()
     kind = str(about.get("peft_type", "LORA"))
     for name in sorted(source.shapes):  # `modules_to_save` behind what it stands for
         if match := MATRIX.fullmatch(name):

@@ -91,6 +91,7 @@ def fitted(
         new = replace(new, labels=labels) if labels else new
         tensors = with_new_head(tensors, new)
     if image_size is not None:
-        old, new = new, new.sized(image_size)
+        old = new
+        new = new.sized(image_size)
         tensors = resized(tensors, old, new)
     return assemble(new, tensors)

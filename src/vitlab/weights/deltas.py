@@ -86,7 +86,8 @@ class Delta:
             DiskError: the file cannot be written; the message says why.
             WeightsError: the provenance is too long.
         """
-        file, source = Path(file), self.base.source
+        file = Path(file)
+        source = self.base.source
         nearby = None
         if source is not None and Path(source).exists():
             nearby = os.path.relpath(Path(source).resolve(), file.parent.resolve())
@@ -118,7 +119,9 @@ class Delta:
         tensors = merged(self.config, self.tensors, whole)
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         model = assemble(self.config, copies)
-        model.provenance, model.seen, model.unlike = dict(self.provenance), self.seen, self.unlike
+        model.provenance = dict(self.provenance)
+        model.seen = self.seen
+        model.unlike = self.unlike
         return model.to(device)
 
 

@@ -88,7 +88,8 @@ class BoxHead(nn.Module):
             boxes (B, queries, 4): centers and sides in shares of the image's.
         """
         assert isinstance(model.config, ViTConfig)
-        found, under = [], self.under(model.config, images)
+        found = []
+        under = self.under(model.config, images)
         for tokens in leaving(model, images, self.queries, self.about.blocks, under):
             queries = tokens[:, -len(self.queries) :]
             boxes = (self.locate(queries) + self.places).sigmoid()
@@ -131,7 +132,8 @@ class Detector(nn.Module):
 
     def __init__(self, model: Model, head: BoxHead) -> None:
         super().__init__()
-        self.model, self.head = model, head
+        self.model = model
+        self.head = head
         self.eval()
 
     @property

@@ -256,7 +256,8 @@ def refused(error: Exception, doing: str) -> UserError:
         return error
     if _is_disk(error) and (of := of_disk(error, doing)):
         return of
-    status, said = status_of(error), " ".join(str(error).split())[:200] or type(error).__name__
+    status = status_of(error)
+    said = " ".join(str(error).split())[:200] or type(error).__name__
     reasons = (
         (isinstance(error, errors.GatedRepoError),
          "it is gated: request access on its page, then run `hf auth login`"),

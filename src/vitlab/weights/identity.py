@@ -61,8 +61,10 @@ class DeltaBase:
         Raises:
             WeightsError: the model is fused.
         """
-        config, about = model.config, model.provenance
-        source, commit = model.source or about.get("source"), about.get("commit")
+        config = model.config
+        about = model.provenance
+        source = model.source or about.get("source")
+        commit = about.get("commit")
         return cls(
             fingerprint(model),
             config.name,

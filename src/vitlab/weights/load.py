@@ -81,7 +81,8 @@ def load(
     chosen: Fields = {**choices}
     labels = chosen.pop("labels", ()) if classes is not None else ()  # of the new classifier
     hints = Hints(name, chosen, image_size, part, drop)
-    path, on_hub = place_of(source, revision), is_hub_name(source)
+    path = place_of(source, revision)
+    on_hub = is_hub_name(source)
     reading, tensors = _read(path, hints, base)
     for note in reading.notes:
         logging.getLogger("vitlab").warning(note)
@@ -92,8 +93,10 @@ def load(
         about |= {"source": str(source)} | (describe(path) if on_hub else {})
     if classes is not None:  # what is said of the old classifier
         about = {key: value for key, value in about.items() if key not in OF_HEAD}
-    model.provenance, model.source = about, str(source)
-    model.seen, model.unlike = reading.seen, reading.unlike if classes is None else None
+    model.provenance = about
+    model.source = str(source)
+    model.seen = reading.seen
+    model.unlike = reading.unlike if classes is None else None
     return of_kind(model, kind)
 
 
@@ -106,7 +109,8 @@ def load_delta(file: str | Path) -> Delta | None:
     source, reading = recognize(place_of(file), Hints())
     if reading.base is None:
         return None
-    tensors, about = collect(reading, source), dict(reading.provenance or {})
+    tensors = collect(reading, source)
+    about = dict(reading.provenance or {})
     return Delta(reading.config, tensors, reading.base, about, reading.seen, reading.unlike)
 
 

@@ -68,7 +68,8 @@ def with_channels(reading: Reading, source: StoredTensors) -> Reading:
     old = next((each for each in reading.entries if each.ours == (name,)), None)
     if old is None:
         return reading
-    have, want = source.shape(old.theirs[0]), _their_shapes(old, expected)[0]
+    have = source.shape(old.theirs[0])
+    want = _their_shapes(old, expected)[0]
     count = expected[name].shape[1]
     there = count * math.prod(have) // math.prod(want)
     if len(have) != 4 or there in (0, count):
@@ -102,7 +103,9 @@ def check(reading: Reading, source: StoredTensors, expected: StateDict) -> None:
     Raises:
         WeightsError: the first tensor that is missing, unexpected or misshapen.
     """
-    path, format, config = source.path, reading.format, reading.config
+    path = source.path
+    format = reading.format
+    config = reading.config
     made = {name for entry in reading.entries for name in entry.ours}
     if wrong := sorted(made - set(expected) if reading.base else made ^ set(expected)):
         raise WeightsError(f"{path}: {format} cannot represent {wrong[0]} of {config.name}")

@@ -73,7 +73,8 @@ def push(
     """
     from huggingface_hub import HfApi
 
-    repo, model = repository(name), unwrapped(model)
+    repo = repository(name)
+    model = unwrapped(model)
     published = copy.copy(model)  # the same tensors under a provenance of its own
     published.provenance = about = dict(model.provenance)
     if license is not None and about.get("license") not in (None, license):
@@ -109,7 +110,8 @@ def card(model: Model, name: str) -> str:
             base_commit, tune, license, source_license, metrics
         name: `user/name`, for the usage snippet
     """
-    about, classifies = model.provenance, _classifies(model)
+    about = model.provenance
+    classifies = _classifies(model)
     found = _measured(about)
     results = [(each.word, f"{value:.4f}") for each, value in found]
     if isinstance(images := (about.get("metrics") or {}).get("images"), int):
@@ -149,8 +151,10 @@ def _front(model: Model, name: str, classifies: bool) -> str:
     """The metadata, written by the Hub's own library so that every value is escaped."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    about, config = model.provenance, model.config
-    license, data = about.get("license"), str(about.get("data"))
+    about = model.provenance
+    config = model.config
+    license = about.get("license")
+    data = str(about.get("data"))
     named = str(license).lower() in LICENSES.split()
     source = str(about.get("source")) if about.get("commit") else ""
     if about.get("base_commit"):  # else it may be a folder that only looks like a name on the Hub
@@ -198,7 +202,8 @@ def _measured(about: Fields) -> list[tuple[Metric, float]]:
 
 
 def _introduction(config: ModelConfig) -> str:
-    name, paper = _text(config.name), VIT
+    name = _text(config.name)
+    paper = VIT
     if isinstance(config, TokenizerConfig):
         return f"**{name}**, an image tokenizer of {config.codes:,} codes."
     kind = "a ResNet"

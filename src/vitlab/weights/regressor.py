@@ -95,7 +95,8 @@ class Estimating(nn.Module):
 
     def __init__(self, regressor: Regressor) -> None:
         super().__init__()
-        self.model, self.about = regressor.model, regressor.about
+        self.model = regressor.model
+        self.about = regressor.about
         for name in ("weight", "bias", "scale"):
             self.register_buffer(name, torch.from_numpy(getattr(regressor, name)).float())
 
@@ -132,8 +133,10 @@ def _expected(model: Model, about: Targets) -> dict[str, Tensor]:
     """Return the tensors of a regressor, without memory."""
     if not about.targets:
         raise OptionError("it has no targets")
-    count, config = len(about.targets), model.config
-    outputs, features = count * (1 + about.spread), config.features * config.answers
+    count = len(about.targets)
+    config = model.config
+    outputs = count * (1 + about.spread)
+    features = config.features * config.answers
     shapes = {"weight": (outputs, features), "bias": (outputs,), "scale": (2, count)}
     return {
         name: torch.empty(shape, dtype=torch.float64, device="meta")

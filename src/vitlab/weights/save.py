@@ -72,7 +72,8 @@ def save(
         WeightsError: the folder contains other files too, or the format cannot represent the model.
         DiskError: the folder cannot be written.
     """
-    model, folder = unwrapped(model), Path(folder)
+    model = unwrapped(model)
+    folder = Path(folder)
     base = base or str(model.provenance.get("base", ""))
     chosen = format_named(_library(base) if to == PEFT else to)
     check_replaced(folder)
@@ -86,7 +87,8 @@ def save(
         if to == PEFT:
             family = FAMILIES.get(files[CONFIG].get("model_type", ""))
             spellings = family.spellings if family else {}
-            before, head = load(base).state_dict(), model.head_names[0]
+            before = load(base).state_dict()
+            head = model.head_names[0]
             tensors, about = adapter_of(writing.entries, state, before, head, spellings)
             save_file(tensors, draft / ADAPTER_TENSORS, metadata={"format": "pt"})
             files |= {ADAPTER: about | {"base_model_name_or_path": str(base)}}

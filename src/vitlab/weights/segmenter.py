@@ -121,7 +121,9 @@ class MaskHead(nn.Module):
     def __init__(self, config: ModelConfig, about: DenseClasses) -> None:
         super().__init__()
         assert isinstance(config, ViTConfig)
-        width, doublings = config.width, max(1, config.patch.bit_length() - 3)  # to 4 to 8 pixels
+        # to 4 to 8 pixels
+        width = config.width
+        doublings = max(1, config.patch.bit_length() - 3)
         self.about = about
         self.queries = nn.Parameter(torch.empty(about.queries, width))
         self.classify = nn.Linear(width, len(about.classes) + 1)
@@ -172,7 +174,8 @@ class Segmenter(nn.Module):
 
     def __init__(self, model: Model, head: PatchLayer | MaskHead) -> None:
         super().__init__()
-        self.model, self.head = model, head
+        self.model = model
+        self.head = head
         self.eval()
 
     @property
@@ -222,7 +225,8 @@ def _expected(model: Model, about: DenseClasses) -> dict[str, Tensor]:
     """Return the tensors of a head, without memory."""
     if not about.classes:
         raise OptionError("it has no classes")
-    config, count = model.config, len(about.classes)
+    config = model.config
+    count = len(about.classes)
     with torch.device("meta"):
         if about.queries:
             check_queries(config, about.queries, about.blocks, "this head")

@@ -41,7 +41,9 @@ STATE = (
     "sampler", "custom_checkpoint",
 )  # fmt: skip
 LIMIT = 5 * 10**9  # bytes in a shard
-HEADER, MOST = 10 * 2**20, 100_000  # bytes and tensors of the largest header that is read
+# bytes and tensors of the largest header that is read
+HEADER = 10 * 2**20
+MOST = 100_000
 
 
 def model_files(names: Iterable[str]) -> list[str]:

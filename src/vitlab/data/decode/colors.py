@@ -37,7 +37,8 @@ def recolored(image: Image.Image, channels: int) -> Pixels:
     if image.mode == "RGBA" and image.format == "BMP" and not image.getchannel("A").getbbox():
         image = image.convert("RGB")  # an alpha that is 0 throughout was never written
     pixels = np.empty((image.height, image.width, channels), np.uint8)
-    top, excess = 0, _excess(image)
+    top = 0
+    excess = _excess(image)
     for part in _bands(image):
         own = np.asarray(_recolor(part, channels, excess))
         pixels[top : top + part.height] = own.reshape(-1, image.width, channels)
@@ -137,7 +138,8 @@ def _to_8_bits(image: Image.Image, excess: int) -> Image.Image:
     """Bring integers of 12, 16 or 32 bits, or floats, to L, or LA if one gray is transparent."""
     values = np.asarray(image)
     if image.mode == "F":
-        low, high = values.min(), values.max()
+        low = values.min()
+        high = values.max()
         if not (low >= -1 and high <= 2):  # nor if it is NaN
             raise ImageError(
                 f"floats from {low} to {high}; only 0 to 1 is supported: convert to 8 bits first"

@@ -57,7 +57,8 @@ def crop_resize(
     result = as_image(image)
     if across:  # else Pillow may start with columns, which saves work
         result = result.resize((columns, len(image)), method, box=(left, 0, right, len(image)))
-        left, right = 0, columns
+        left = 0
+        right = columns
     result = result.resize((columns, rows), method, box=(left, top, right, bottom))
     return np.array(result).reshape(rows, columns, image.shape[2])
 
@@ -86,7 +87,8 @@ def cut_resize(
         An array of shape (rows, columns, channels).
     """
     left, top, right, bottom = (round(edge) for edge in box)
-    left, top = min(left, image.shape[1] - 1), min(top, image.shape[0] - 1)
+    left = min(left, image.shape[1] - 1)
+    top = min(top, image.shape[0] - 1)
     inside = image[top : max(bottom, top + 1), left : max(right, left + 1)]
     if image.shape[2] == 4:  # colors weighted by alpha
         return crop_resize(inside, whole_box(*inside.shape[:2]), rows, columns, interpolation)
@@ -113,9 +115,11 @@ def resized_box(rows: Side, columns: Side, spec: ImageSpec) -> tuple[Side, Side,
         Left, top, right, bottom.
     """
     high, wide = (math.floor(side / spec.crop + 1e-6) for side in spec.size)
-    tall, long = high * rows // columns, wide * columns // rows
+    tall = high * rows // columns
+    long = wide * columns // rows
     if high != wide:
-        tall, long = _half(2 * rows / (columns / wide)), _half(2 * columns / (rows / high))
+        tall = _half(2 * rows / (columns / wide))
+        long = _half(2 * columns / (rows / high))
     left, right = _middle(columns, long, wide, spec.size[1], spec)
     top, bottom = _middle(rows, tall, high, spec.size[0], spec)
     return left, top, right, bottom
@@ -176,14 +180,16 @@ def random_box(
         A box within the image.
     """
     own = out_columns / out_rows
-    low, high = math.log(aspect[0]), math.log(aspect[1])
+    low = math.log(aspect[0])
+    high = math.log(aspect[1])
     for attempt in range(0, DRAWS - 2, 2):
         share = area[0] + (area[1] - area[0]) * draws[attempt]
         ratio = own * math.exp(low + (high - low) * draws[attempt + 1])
         width = math.sqrt(rows * columns * share * ratio)
         height = width / ratio
         if width <= columns and height <= rows:
-            left, top = (columns - width) * draws[-2], (rows - height) * draws[-1]
+            left = (columns - width) * draws[-2]
+            top = (rows - height) * draws[-1]
             return left, top, left + width, top + height
     ratio = min(max(columns / rows, own * aspect[0]), own * aspect[1])
     return center_box(rows, columns, 1.0, ratio, 1.0)

@@ -98,9 +98,12 @@ class Film(Recording):
             starts: of each time that is wanted, the number of the first packet to decode
         """
         found: dict[int, Pixels] = {}
-        left, pixels = dict(starts), 0
+        left = dict(starts)
+        pixels = 0
         with self._opened(count) as (film, stream):
-            begin, is_open, is_sound = min(starts.values()), False, True
+            begin = min(starts.values())
+            is_open = False
+            is_sound = True
             for number, packet in enumerate(film.demux(stream)):
                 if number < begin:
                     continue

@@ -48,7 +48,8 @@ def filter_matrix(
 
 def kernel(distance: Tensor, *, cubic: bool) -> Tensor:
     """Weights at distances in pixels of the result: of a triangle, or Keys' cubic (1981)."""
-    x, a = distance.abs(), SHARPNESS
+    x = distance.abs()
+    a = SHARPNESS
     if not cubic:
         return (1 - x).clamp(min=0)
     near = ((a + 2) * x - (a + 3)) * x * x + 1

@@ -93,7 +93,8 @@ def frame_of(data: bytes) -> Frame | None:
     rows, columns = (int.from_bytes(data[each : each + 2]) for each in (place, place + 2))
     if not rows or not columns:
         return None
-    gray, progressive = data[place + 4] == 1, data[place - 4] == _FRAMES[2]
+    gray = data[place + 4] == 1
+    progressive = data[place - 4] == _FRAMES[2]
     together = data[at + 4 : at + 5] == data[place + 4 : place + 5]
     single = together and not progressive and not restarts
     return Frame(rows, columns, gray, orientation(exif), place, at, progressive, single)
@@ -215,7 +216,9 @@ def jpeg_boxes(
 
 def _part(frame: Frame, choose: ChooseBox, at_least: tuple[float, float]) -> tuple[int, int, Box]:
     """Return the scale to decode a box at, its last row, and where it then is, not yet turned."""
-    rows, columns, orientation = frame.rows, frame.columns, frame.orientation
+    rows = frame.rows
+    columns = frame.columns
+    orientation = frame.orientation
     upright = (columns, rows) if orientation >= 5 else (rows, columns)
     box = choose(*upright)
     left, top, right, bottom = turn_box(box, BACK.get(orientation, orientation), *upright)

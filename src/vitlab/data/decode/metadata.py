@@ -24,7 +24,8 @@ def jpeg_parts(data: bytes) -> tuple[bytes, bytes]:
     JFIF (APP0) and Adobe (APP14) segments stay if they are as long as libjpeg asks for: they define
     how colors are stored.
     """
-    view, exif = memoryview(data), b""
+    view = memoryview(data)
+    exif = b""
     parts: list[bytes | memoryview] = [data[:2]]
     for marker, at, end in jpeg_segments(data):
         if marker == EXIF and not exif and data.startswith(b"Exif\0\0", at + 4):
@@ -66,7 +67,9 @@ def png_parts(data: bytes) -> tuple[bytes, bytes]:
     the pixels. A transparent color of a length that its kind of pixels does not have is left out,
     as libpng does.
     """
-    view, exif, at = memoryview(data), b"", 8
+    view = memoryview(data)
+    exif = b""
+    at = 8
     parts: list[bytes | memoryview] = [data[:8]]
     for _ in range(_MAX_PARTS):
         if at + 8 > len(data):
@@ -84,11 +87,13 @@ def png_parts(data: bytes) -> tuple[bytes, bytes]:
 def gif_parts(data: bytes) -> bytes:
     """Return the file without the extensions before its first picture but for the transparency."""
     at = 13 + (3 * 2 ** ((data[10] & 7) + 1) if len(data) > 10 and data[10] & 0x80 else 0)
-    parts, dropped = [data[:at]], False
+    parts = [data[:at]]
+    dropped = False
     for _ in range(_MAX_PARTS):
         if data[at : at + 1] != b"\x21":
             break
-        start, at = at, at + 2
+        start = at
+        at = at + 2
         while at < len(data) and data[at]:  # its blocks, each after its length
             at += 1 + data[at]
         at += 1

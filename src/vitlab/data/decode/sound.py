@@ -35,7 +35,9 @@ from vitlab.packages import needed
 
 RATE, WINDOW, HOP, FFT = 16_000, 400, 160, 512  # per second, samples
 BINS, FRAMES = 128, 1024  # of AST
-LOWEST, STEP = -15.95, 0.11  # the logarithm at level 0, and between two levels
+# the logarithm at level 0, and between two levels
+LOWEST = -15.95
+STEP = 0.11
 PADDING = round(-LOWEST / STEP)  # exactly a logarithm of 0
 FLOOR = 1.1920929e-07  # of an energy
 RATES = 1_000, 384_000  # that can be resampled in reasonable memory
@@ -83,12 +85,14 @@ class Clip(Recording):
         """
         rows, columns = size
         with self._opened() as file:
-            frames, first = frames_of(_length(file)), 0
+            frames = frames_of(_length(file))
+            first = 0
             if choose is not None:
                 left, _, right, _ = choose(rows, frames)
                 free = frames - (right - left)
                 first = round(left / free * (frames - columns)) if free > 0 else 0
-            start, end = max(first, 0), min(first + columns, frames)
+            start = max(first, 0)
+            end = min(first + columns, frames)
             pixels = np.full((rows, columns, 1), PADDING, np.uint8)
             pixels[:, start - first : end - first] = levels(self._wave(file, start, end), rows)
         return convert(pixels, channels)
@@ -120,9 +124,11 @@ class Clip(Recording):
 
     def _wave(self, file: Any, start: int, end: int) -> NDArray[np.float32]:
         """The samples of some columns, in one channel of 16 kHz."""
-        first, last = start * HOP, (end - 1) * HOP + WINDOW
+        first = start * HOP
+        last = (end - 1) * HOP + WINDOW
         ratio = _ratio(file.samplerate)
-        up, down = ratio.numerator, ratio.denominator
+        up = ratio.numerator
+        down = ratio.denominator
         reach = REACH * max(1, -(-down // up)) + 2  # samples of the file
         # from where a sample of the file and one of 16 kHz are at the same time
         from_there = max(0, first * down // up - reach) // down
@@ -132,7 +138,8 @@ class Clip(Recording):
             from scipy.signal import resample_poly
 
             wave = resample_poly(wave, up, down, window=_low_pass(up, down))
-        first, last = first - from_there * up, last - from_there * up
+        first = first - from_there * up
+        last = last - from_there * up
         # of a ratio that is rounded, the last sample may be missing
         return np.pad(wave[first:last], (0, max(0, last - max(first, len(wave)))))
 
@@ -141,7 +148,8 @@ class Clip(Recording):
         # what is lossy depends on what was decoded before
         at = start if file.format in _SEEKABLE else 0
         file.seek(at)
-        wave, most = np.empty(end - start, np.float32), max(1, _BLOCK // file.channels)
+        wave = np.empty(end - start, np.float32)
+        most = max(1, _BLOCK // file.channels)
         while at < end:
             step = min(most, (end if at >= start else start) - at)
             block = file.read(step, dtype="float32", always_2d=True)

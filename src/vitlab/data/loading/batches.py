@@ -143,7 +143,8 @@ class TrainingBatches(Dataset[Batch]):
         def load(place: int) -> Loaded:
             if place in copies:
                 return [copies[place]], None
-            image, choices = self.source.image(indices[place]), [each[place] for each in boxes]
+            image = self.source.image(indices[place])
+            choices = [each[place] for each in boxes]
             if self.views:
                 return load_views(image, self.spec, self.views, choices), None
             pixels = [fitted_image(image, self.spec, *choices, quick=quick)]
@@ -208,7 +209,10 @@ def _stacked(
         specs: the size of each view
         randoms: for `augment`, (B, n) of each view
     """
-    images, places, bad, targets = list[Pixels](), [], [], []
+    images = list[Pixels]()
+    places = []
+    bad = []
+    targets = []
     for place, index in enumerate(indices):
         try:
             loaded, target = load(place)

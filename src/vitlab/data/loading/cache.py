@@ -48,7 +48,8 @@ class PixelCache:
     """
 
     def __init__(self, source: Source, channels: int) -> None:
-        self.source, self.channels = source, channels
+        self.source = source
+        self.channels = channels
         self._images: NDArray[np.uint8] | None = None
         self._known = np.zeros(len(source), bool)
 

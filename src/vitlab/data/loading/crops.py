@@ -47,7 +47,8 @@ class View:
             randoms: uniform in [0, 1)
             native: whether the aspect ratio is around the image's own, not that of `size`
         """
-        aspect, given = (1 / self.augment.aspect, self.augment.aspect), randoms.tolist()
+        aspect = (1 / self.augment.aspect, self.augment.aspect)
+        given = randoms.tolist()
 
         def choose(rows: int, columns: int) -> Box:
             out = (rows, columns) if native else self.size
@@ -80,7 +81,8 @@ def fitted_image(
     """
     if isinstance(image, Clip):
         return image.fitted(spec.size, spec.channels, choose if quick else None)
-    choose, size = choose or center(spec), spec.size
+    choose = choose or center(spec)
+    size = spec.size
     if spec.fit == "native":
         left, top, right, bottom = choose(*image.shape()[:2])
         size = spec.size_for(bottom - top, right - left)
@@ -176,13 +178,15 @@ def copies_of(
     Returns:
         uint8 (H, W, channels) by place in the batch. Images that cannot be shared are left out.
     """
-    where, found = defaultdict[int, list[int]](list), dict[int, Pixels]()
+    where = defaultdict[int, list[int]](list)
+    found = dict[int, Pixels]()
     for place, index in enumerate(indices):
         where[index].append(place)
     for index, places in where.items():
         if len(places) > 1 and spec.fit != "native":  # there, each crop has its own size
             with suppress(ImageError):  # which every copy then reports
-                image, boxes = source.image(index), [choices[place] for place in places]
+                image = source.image(index)
+                boxes = [choices[place] for place in places]
                 if isinstance(image, EncodedImage):
                     parts = image.decode_boxes(spec.channels, boxes, spec.size, cut=True)
                     for place, (pixels, box) in zip(places, parts, strict=False):

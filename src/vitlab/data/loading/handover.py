@@ -50,7 +50,8 @@ class Carried(Dataset[T], Generic[T]):
     """
 
     def __init__(self, items: Dataset[T]) -> None:
-        self.items, self.refusal = items, ""
+        self.items = items
+        self.refusal = ""
 
     def __getstate__(self) -> bytes:
         """Pickle the items apart: where a worker cannot read them, it still starts."""
@@ -102,7 +103,9 @@ class Outbox:
     """
 
     def __init__(self, key: int, socket: socket.socket | None) -> None:
-        self.key, self.socket, self.count = key, socket, 0
+        self.key = key
+        self.socket = socket
+        self.count = 0
 
     def __call__(self, item: object) -> object:
         """Return what stands for an item in a message.
@@ -249,7 +252,8 @@ def _read_parts(descriptor: int) -> list[memoryview]:
     """Return the parts of a batch, in its own memory."""
     memory = memoryview(mmap.mmap(descriptor, os.fstat(descriptor).st_size))
     (count,) = struct.unpack_from("<Q", memory)
-    end, parts = 8 * (1 + count), list[memoryview]()
+    end = 8 * (1 + count)
+    parts = list[memoryview]()
     for size in struct.unpack_from(f"<{count}Q", memory, 8):
         start = end + -end % ALIGNED
         end = start + size

@@ -52,7 +52,8 @@ def batch_samples(
         epoch, place = divmod(position, images)
         which, copy = divmod(place, repeats)
         if groups is None:
-            drawn, index = epoch, epoch_order(seed, epoch, images)[which]
+            drawn = epoch
+            index = epoch_order(seed, epoch, images)[which]
         else:
             drawn, index = balanced_order(seed, epoch, -(-images // repeats), groups)[which]
         samples.append((int(drawn), int(index), copy))

@@ -73,9 +73,13 @@ class Blocks:
         rows: Integers | None = None,
     ) -> None:
         if rows is not None and 4 * len(rows) * values.shape[1] <= MEMORY:
-            values, rows = values[rows], None
-        self.values, self.device = values, with_float64(device)  # which can decompose matrices
-        self.rows, self.count = rows, len(values) if rows is None else len(rows)
+            values = values[rows]
+            rows = None
+        # which can decompose matrices
+        self.values = values
+        self.device = with_float64(device)
+        self.rows = rows
+        self.count = len(values) if rows is None else len(rows)
         self.places = [slice(first, first + BLOCK) for first in range(0, self.count, BLOCK)]
         if rows is None:
             self.mean = values.mean(0, dtype=np.float64)

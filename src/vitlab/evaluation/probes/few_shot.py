@@ -63,7 +63,8 @@ def fewshot(
     if labels.shape != (len(x),) or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"y_train must be {len(x)} whole numbers, one per row of x_train")
     classes, place = np.unique(labels, return_inverse=True)
-    mean, std = x.mean(0), x.std(0) + 1e-5
+    mean = x.mean(0)
+    std = x.std(0) + 1e-5
     own = (x - mean) / std
     if l2 == "auto":
         several = len(x) > len(classes)
@@ -199,7 +200,8 @@ def _nearest(
     for start in range(0, len(x_train), TRAIN):
         block = _normalized(x_train[start : start + TRAIN], device)
         own = torch.arange(start, start + len(block), device=device).expand(len(queries), -1)
-        best, rows = torch.cat([best, queries @ block.T], 1), torch.cat([rows, own], 1)
+        best = torch.cat([best, queries @ block.T], 1)
+        rows = torch.cat([rows, own], 1)
         best, places = best.topk(min(k, best.shape[1]), dim=1)
         rows = rows.gather(1, places)
     return best, rows

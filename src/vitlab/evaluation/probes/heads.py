@@ -78,7 +78,8 @@ class LogisticFits:
             """Take these weights and biases; return their loss and its gradient."""
             own = torch.from_numpy(point).to(scales) * scales
             weights, bias = own.tensor_split([self.weights.numel()])
-            self.weights, self.bias = weights.view_as(self.weights), bias.view_as(self.bias)
+            self.weights = weights.view_as(self.weights)
+            self.bias = bias.view_as(self.bias)
             total, *slopes = self._slopes()
             slopes[0] += l2 * self.weights
             found = torch.cat([each.flatten() for each in slopes]) * scales
@@ -92,10 +93,12 @@ class LogisticFits:
 
     def _slopes(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sum of the mean losses, and its gradients for weights and bias."""
-        total, moved = self.x.zeros(), torch.zeros_like(self.bias)
+        total = self.x.zeros()
+        moved = torch.zeros_like(self.bias)
         slopes = self.x.zeros(len(self.axes), self.bias.numel())
         for places, rows, logits in self.outputs():
-            shares, likely = self.shares[places, :, None], logits.log_softmax(-1)
+            shares = self.shares[places, :, None]
+            likely = logits.log_softmax(-1)
             own = self.targets[places, None, None].expand_as(shares)
             total -= (likely.gather(2, own) * shares).sum()
             errors = likely.exp_().scatter_add_(2, own, -torch.ones_like(shares)) * shares
@@ -129,7 +132,8 @@ def means(x: Blocks, y: Integers, classes: int, l2: float = 0) -> LinearHead:
 
     The output of a class is z · m - |m|² / 2: half the squared distance, but for what all share.
     """
-    targets, counts = torch.from_numpy(y).to(x.device), np.bincount(y, minlength=classes)
+    targets = torch.from_numpy(y).to(x.device)
+    counts = np.bincount(y, minlength=classes)
     sums = x.zeros(classes, len(x.mean))
     for places, rows in x:
         sums.index_add_(0, targets[places], rows)
@@ -186,14 +190,16 @@ def crossed(
     rows = sample(len(y), LOGITS // (8 * classes), 0)
     place = np.full(len(y), -1)
     place[rows] = np.arange(len(rows))
-    parts, fits = np.unique(folds), None
+    parts = np.unique(folds)
+    fits = None
     if by == "logistic":
         fits = LogisticFits(Blocks(x, device), y, classes, folds[:, None] != parts)
     best: tuple[float, Crossed] | None = None
     for l2 in penalties:
         if fits is not None:
             fits.fit(l2, ROUGH)
-        logits, likely = np.empty((len(rows), classes)), np.empty(len(y))
+        logits = np.empty((len(rows), classes))
+        likely = np.empty(len(y))
         right = np.empty(len(y), np.bool_)
         for number, part in enumerate(parts):
             learn = np.flatnonzero(folds != part)
@@ -237,7 +243,8 @@ def swept_logistic(
         The head, and its accuracy on the held-out images before the final fit.
     """
     learn = ~np.isin(np.arange(len(y)), held)
-    fits, best = LogisticFits(x, y, classes, learn[:, None]), (-1.0, 0.0)
+    fits = LogisticFits(x, y, classes, learn[:, None])
+    best = (-1.0, 0.0)
     for l2 in penalties:
         fits.fit(l2 / learn.sum(), ROUGH)
         right = fits.head(l2).predict(x.values[held]) == y[held]

@@ -34,7 +34,9 @@ from vitlab.progress import Meter
 from vitlab.weights.segmenter import patch_features
 
 PIXELS = 1024  # drawn of an image
-KEPT, ROWS = 2**27, 40_000  # bytes and pixels of each kind (to fit, to choose) that are kept
+# bytes and pixels of each kind (to fit, to choose) that are kept
+KEPT = 2**27
+ROWS = 40_000
 SMALL = 1e-5  # added to standard deviations, as `heads.Blocks` does
 
 
@@ -43,7 +45,8 @@ class PixelSums:
 
     def __init__(self, width: int, classes: int) -> None:
         self.count = 0
-        self.total, self.gram = np.zeros(width), np.zeros((width, width))
+        self.total = np.zeros(width)
+        self.gram = np.zeros((width, width))
         self.by_class = np.zeros((width, classes))  # sums of the features of each class
         self.counts = np.zeros(classes)
 
@@ -97,7 +100,8 @@ class DrawnPixels:
 
     def merged(self, other: "DrawnPixels") -> "DrawnPixels":
         """Return the pixels of both."""
-        x, y = np.concatenate([self.x, other.x]), np.concatenate([self.y, other.y])
+        x = np.concatenate([self.x, other.x])
+        y = np.concatenate([self.y, other.y])
         return DrawnPixels(self.sums.merged(other.sums), x, y)
 
     def logistics(self, own: slice, device: torch.device) -> LogisticFits:
@@ -160,7 +164,8 @@ def drawn(found: Mapped, generator: np.random.Generator) -> tuple[Integers, Inte
 
     The class is that of the nearest pixel of the mask.
     """
-    truth, sides = found.scene.truth, found.scene.pixels.shape[:2]
+    truth = found.scene.truth
+    sides = found.scene.pixels.shape[:2]
     assert truth is not None
     rows, columns = (
         ((np.arange(side) + 0.5) * own / side).astype(np.int64)
@@ -188,7 +193,8 @@ def collected(
     Raises:
         DataError: no image can be used, or a feature is no number.
     """
-    spec, classes = model.config.images, len(source.classes)
+    spec = model.config.images
+    classes = len(source.classes)
     with borrowed(model, compute.where), Meter(len(source), title=title) as meter:
         make = partial(patch_features, model, layers=layers)
         sums: PixelSums | None = None
@@ -250,7 +256,8 @@ def find_patch_head(
         for l2 in RIDGES
     ]
     best = max(tried, key=lambda each: each.miou)
-    own, some = columns[best.layers], list[_Trial]()
+    own = columns[best.layers]
+    some = list[_Trial]()
     if by != "ridge":
         fits = learn.logistics(own, device)
         for l2 in PENALTIES:
@@ -259,13 +266,16 @@ def find_patch_head(
             if len(some) > 1 and some[-1].miou < some[-2].miou:
                 break
         best = max([best, *some] if by == "auto" else some, key=lambda each: each.miou)
-    head, used = best.head, learn.merged(held) if refit else learn
+    head = best.head
+    used = learn.merged(held) if refit else learn
     if head.by == "ridge":
-        final, pixels = used.sums.ridge(head.l2, own), used.sums.count
+        final = used.sums.ridge(head.l2, own)
+        pixels = used.sums.count
         heat = temperature_of(head.logits(held.x[:, own]), SingleLabels(held.y))
         final = replace(final, weights=final.weights / heat, bias=final.bias / heat)
     else:
-        final, pixels = head, len(used.y)
+        final = head
+        pixels = len(used.y)
         if refit:
             fits = used.logistics(own, device)
             fits.fit(head.l2)
@@ -284,7 +294,8 @@ class _Trial(NamedTuple):
     @classmethod
     def of(cls, layers: tuple[int, ...], head: LinearHead, held: DrawnPixels, own: slice) -> Self:
         """Try a head that sees some of the features."""
-        guess, classes = head.predict(held.x[:, own]), len(head.bias)
+        guess = head.predict(held.x[:, own])
+        classes = len(head.bias)
         columns = guess[guess == held.y], guess, held.y
         counts = np.stack([np.bincount(each, minlength=classes) for each in columns], 1)
         return cls(layers, head, float(np.nanmean(iou(counts.astype(np.float64)))))

@@ -120,12 +120,14 @@ def logistic(learn: Side, test: Side, how: Probing) -> Found:
     Source: dinov2/eval/log_regression.py (Oquab et al., 2023): the tenth is drawn with seed 0, C is
     from 1e-6 to 1e5 and multiplies the sum of the losses, and the last fit is to all images.
     """
-    name, count = "logistic regression, DINOv2", len(learn.y)
+    name = "logistic regression, DINOv2"
+    count = len(learn.y)
     held = torch.randperm(count, generator=torch.Generator().manual_seed(0))[: count // 10]
     if not len(held):
         return {}, [f"left out: {name}, since there are too few training images to hold some out"]
     blocks = Blocks(learn.x, learn.device, scaled=False)
-    classes, penalties = len(learn.classes), (1 / GRID).tolist()
+    classes = len(learn.classes)
+    penalties = (1 / GRID).tolist()
     head, accuracy = swept_logistic(blocks, learn.y, classes, held.numpy(), penalties)
     about = {"l2": head.l2, "validation": accuracy}
     return {"logistic": _row(name, test, _right(head.predict(test.x), test)) | about}, []
@@ -167,16 +169,19 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
             is left to measure.
         OptionError: a layer that the model does not have.
     """
-    begin, cache = time.monotonic(), cache_of(how.cache)
+    begin = time.monotonic()
+    cache = cache_of(how.cache)
     with joined(str(compute.device), TIMEOUT, resumes=False, option="") as (world, device):
         with world.agreed():
             splits = open_to_learn(data, columns=how.columns)
             classes_of(splits.train, title_of(data))
             asked = unlearned(splits.test, model.seen)
-        alone, sides = world.size == 1, []
+        alone = world.size == 1
+        sides = []
         compute = replace(compute, device=device, sharing=world.local_size, measure=alone)
         for name, source in (("training", splits.train), ("test", asked.source)):
-            what, title = (model, source, compute, how.features), f"{name} features"
+            what = (model, source, compute, how.features)
+            title = f"{name} features"
             found = features_of(*what, world=world, cache=cache, title=title)
             labels = classes_of(source, name)[found.indices]
             cache = cache if found.cached else None  # a cache is refused once
@@ -186,7 +191,8 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
         for each in sides:
             check_numbers(each.x, "images a feature")
         learn, test = sides
-        figures, left_out = dict[str, Any](), list[str]()
+        figures = dict[str, Any]()
+        left_out = list[str]()
         for protocol in how.protocol:
             rows, lines = PROTOCOLS[protocol](learn, test, how)
             figures |= rows
@@ -267,7 +273,8 @@ class Probe:
             DataError: no such data, several labels per image, or a class with too few images.
         """
         splits = open_to_learn(data)
-        labels, asked = classes_of(splits.train, data), unlearned(splits.test, seen)
+        labels = classes_of(splits.train, data)
+        asked = unlearned(splits.test, seen)
         for note in asked.notes:
             say(f"probe on {data}: {note}")
         if by == "knn":

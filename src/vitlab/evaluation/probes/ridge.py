@@ -35,7 +35,8 @@ def ridge(x: Blocks, y: Integers, classes: int, l2: float) -> LinearHead:
 
 def least_squares(x: Blocks, targets: Targets, l2: float) -> LinearHead:
     """Fit numbers by least squares in closed form, as `ridge` (scikit-learn's Ridge)."""
-    middle, width = _middle(x, targets), len(x.mean)
+    middle = _middle(x, targets)
+    width = len(x.mean)
     if x.count < width:
         weights = solved(x.whole(), targets(slice(None)) - middle, l2)
     else:
@@ -88,7 +89,8 @@ def left_one_out(
     Yields:
         The places of a block's rows, l2, and what is said of each, (b, c).
     """
-    middle, few = _middle(x, targets), x.count < len(x.mean)
+    middle = _middle(x, targets)
+    few = x.count < len(x.mean)
     if few:
         whole = x.whole()
         values, bases = np.linalg.eigh(whole @ whole.T)
@@ -103,7 +105,8 @@ def left_one_out(
         inner = axes.T @ products
     for own, rows in x.exact():
         basis = bases[own] if few else rows @ axes
-        y, own_squares = targets(own) - middle, basis**2
+        y = targets(own) - middle
+        own_squares = basis**2
         for l2 in penalties:
             share = values / (values + l2)
             error = y - basis @ (share[:, None] * inner)

@@ -110,7 +110,8 @@ def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, lis
     pools = [each for each in POOLS if each == "mean" or config.has_token]
     if config.norm_at == "pooled":
         pools = [each for each in pools if each != "both"]
-    width, token = config.width, int(config.has_token)
+    width = config.width
+    token = int(config.has_token)
     places = {"token": (0, 1), "mean": (token, token + 1), "both": (0, 2)}
     found = []
     for row, layer in enumerate(numbers):
@@ -180,7 +181,8 @@ def fit_head(
             number.
     """
     check_numbers(learn.values, "images a feature")
-    y, classes = classes_of(source, "the data")[learn.indices], len(source.classes)
+    y = classes_of(source, "the data")[learn.indices]
+    classes = len(source.classes)
     dealt = folds_of(source, learn.indices, y, folds)
     best: tuple[FeatureChoice, Crossed] | None = None
     with named_if_slow("fitting the classifier"):
@@ -209,7 +211,8 @@ def _ranked(
     name: str = "accuracy",
 ) -> tuple[list[dict[str, Any]], list[tuple[FeatureChoice, float]]]:
     """Return what ridge gives by leave-one-out, and the best features, each with its penalty."""
-    tried, ranks = [], []
+    tried = []
+    ranks = []
     for choice in choices:
         figure, l2 = best(Blocks(choice.of(values)))
         tried.append(choice.trial("ridge", l2, figure, "leave-one-out", name))
@@ -248,7 +251,9 @@ def ending_after(model: Model, choice: FeatureChoice, own: dict[str, Tensor]) ->
     tensors = whole_state(model) | own
     kept = {name: tensors[name].to("cpu", copy=True) for name in empty(config)}
     made = assemble(config, kept)
-    made.provenance, made.source, made.seen = dict(model.provenance), model.source, model.seen
+    made.provenance = dict(model.provenance)
+    made.source = model.source
+    made.seen = model.seen
     return made
 
 
@@ -309,7 +314,8 @@ def find_ridge(
     tried, finalists = _ranked(choices, learn.values, strongest, "r2")
     best = list[FoundRidge]()
     for choice, l2 in finalists:
-        x, errors = choice.of(learn.values), np.empty(y.shape)
+        x = choice.of(learn.values)
+        errors = np.empty(y.shape)
         for part in np.unique(dealt):
             learned, own = (np.flatnonzero(each) for each in (dealt != part, dealt == part))
             head = least_squares(Blocks(x, rows=learned), y[learned].__getitem__, l2)

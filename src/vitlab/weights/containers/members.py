@@ -29,7 +29,8 @@ class Members:
         Raises:
             WeightsError: one is damaged, or compressed, which cannot be mapped.
         """
-        self.path, self.start = path, 0
+        self.path = path
+        self.start = 0
         self.done = set[int]()  # where members lie that were compared
         self.infos = dict[int, zipfile.ZipInfo]()  # by the place in the file where each begins
         with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
@@ -62,7 +63,8 @@ class Members:
                 sizes[storage.data_ptr()] = storage.nbytes()
         if not sizes:
             return
-        first, last = min(sizes), max(sizes)
+        first = min(sizes)
+        last = max(sizes)
         starts = [first - each for each in self.infos if each + last - first in self.infos]
         fitting = [each for each in starts[:MOST] if self._fit(sizes, each)]
         if len(fitting) == 1 and len(starts) <= MOST:

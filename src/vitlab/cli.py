@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from vitlab.console.interrupts import Interrupts
-from vitlab.console.screen import screened
+from vitlab.console.screen import screen_output
 from vitlab.errors import ODD, OptionError, UserError, as_user_error, locale_line, reads_utf8
 from vitlab.machine.cores import limit_threads
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     limit_threads()
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes
         sys.stdout.reconfigure(errors="backslashreplace")
-    with screened():
+    with screen_output():
         _answer(list(sys.argv[1:] if argv is None else argv), interrupts)
 
 

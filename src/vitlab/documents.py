@@ -63,7 +63,7 @@ def parse_json(
         raise error(f"{name} is damaged: it is nested too deeply") from None
     except ValueError as reason:
         raise error(f"{name} is damaged: {_why(reason)}") from reason
-    return _checked(found, name, error)
+    return _check_shape(found, name, error)
 
 
 def read_toml(file: Path, error: type[UserError], limit: int = LARGEST) -> Fields:
@@ -77,7 +77,7 @@ def read_toml(file: Path, error: type[UserError], limit: int = LARGEST) -> Field
         raise error(f"{file} is damaged: it is nested too deeply") from None
     except ValueError as reason:
         raise error(f"{file} is damaged: {_why(reason)}") from reason
-    return _checked(found, str(file), error)
+    return _check_shape(found, str(file), error)
 
 
 def _content(file: Path, error: type[UserError], limit: int) -> bytes:
@@ -93,7 +93,7 @@ def _why(reason: ValueError) -> str:
     return "a number has too many digits" if "integer string conversion" in text else text
 
 
-def _checked(found: Any, name: str, error: type[UserError]) -> Fields:
+def _check_shape(found: Any, name: str, error: type[UserError]) -> Fields:
     """Return an object whose parts are not nested too deeply."""
     if not isinstance(found, dict):
         raise error(f"{name} is damaged: it holds no object, but {_kind(found)}")

@@ -13,7 +13,7 @@ from PIL import Image
 import vitlab
 from conftest import call, photo, photo_folder
 from made_heads import save_heads
-from vitlab.console.screen import Screen, screened
+from vitlab.console.screen import Screen, screen_output
 from vitlab.errors import CONTROL, DataError, escaped
 from vitlab.progress import say
 from vitlab.terminal import print_rows, print_table
@@ -28,7 +28,7 @@ def clean(text: str) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_whatever_prints_a_name(name: str, capsys: Any) -> None:
     """Within a command: `print`, tables, lines on stderr, and other libraries."""
-    with screened():
+    with screen_output():
         print(name, "x")
         sys.stderr.write(name.replace("\r", ""))
         print_table(("name", name), [(name, "2")])

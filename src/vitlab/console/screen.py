@@ -50,7 +50,7 @@ class Screen:
 
 
 @contextmanager
-def screened() -> Iterator[None]:
+def screen_output() -> Iterator[None]:
     """Let nothing but text reach stdout and stderr within the block."""
     out = sys.stdout
     err = sys.stderr

@@ -18,7 +18,7 @@ from vitlab.data.sources.paths import Inside, some
 MOST_FOLDERS = 1000  # in which images are looked for by their names alone
 
 
-def placed_images(
+def place_images(
     found: Mapping[str, Annotations], root: Path, columns: Columns
 ) -> dict[str, tuple[list[str], Placed]]:
     """Return where the images of each split are, and how what is drawn on them is turned.

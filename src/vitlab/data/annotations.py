@@ -145,7 +145,7 @@ def read_annotations(
                 keep(each)
                 if len(ids) > 2 * MOST_OBJECTS:
                     raise DataError(too_many)
-        named = _named(file, categories)
+        named = _read_categories(file, categories)
         listed = _listed(file, images, group_column)
         if unknown := of_category.keys() - named.by_id.keys():
             raise ValueError(f"category_id {min(unknown)} is not among the categories")
@@ -158,8 +158,8 @@ def read_annotations(
             f"{told(error)[:200]}"
         ) from None
     numbers = np.array(ids, np.int64).reshape(-1, 2)
-    image = _renumbered(numbers[:, 0], of_image, listed.by_id)
-    category = _renumbered(numbers[:, 1], of_category, named.by_id)
+    image = _renumber(numbers[:, 0], of_image, listed.by_id)
+    category = _renumber(numbers[:, 1], of_category, named.by_id)
     notes = [*listed.notes, *named.notes]
     own = file, listed.names, listed.sides, listed.groups, named.names
     return Annotations(*own, image, category, frame, notes)
@@ -226,7 +226,7 @@ def _id(said: Any) -> str:
     return str(said)
 
 
-def _renumbered(seen: Integers, ids: Mapping[str, int], known: Mapping[str, int]) -> Integers:
+def _renumber(seen: Integers, ids: Mapping[str, int], known: Mapping[str, int]) -> Integers:
     """Return the numbers that ids are known by in place of those by which they were seen."""
     table = np.array([known.get(own, -1) for own in ids], np.int64)
     return table[seen] if len(seen) else seen
@@ -299,7 +299,7 @@ def _side(said: Any) -> float:
     return side if math.isfinite(side) and side > 0 else 0.0
 
 
-def _named(file: Path, listed: Sequence[Any]) -> _Listed:
+def _read_categories(file: Path, listed: Sequence[Any]) -> _Listed:
     """Return the categories; those of one name are one class."""
     found = _Listed([], {})
     by_name = dict[str, int]()
@@ -324,7 +324,7 @@ def _named(file: Path, listed: Sequence[Any]) -> _Listed:
     return found
 
 
-def annotated_classes(found: Iterable[Annotations]) -> Classes:
+def list_classes(found: Iterable[Annotations]) -> Classes:
     """Return the names of the classes of all files that objects have, in the files' order."""
     order = dict[str, None]()
     for each in found:
@@ -333,7 +333,7 @@ def annotated_classes(found: Iterable[Annotations]) -> Classes:
     return tuple(order)
 
 
-def known_numbers(found: Annotations, known: Collection[str], left_out: Any = ()) -> Integers:
+def number_classes(found: Annotations, known: Collection[str], left_out: Any = ()) -> Integers:
     """Return the number among known classes of each of a file's classes; -1 for unused ones.
 
     Args:

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.annotated_images import placed_images
+from vitlab.data.annotated_images import place_images
 from vitlab.data.annotations import (
     Annotations,
-    annotated_classes,
     annotations_in,
     check_counts,
     check_there,
-    known_numbers,
+    list_classes,
+    number_classes,
     read_annotations,
     remark,
 )
@@ -198,10 +198,10 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
     for split, file in annotations_in(root).items():
         edges[split] = _Edges()
         found[split] = read_annotations(file, edges[split].keep, options.group_column)
-    order = tuple(classes) or annotated_classes(found.values())
+    order = tuple(classes) or list_classes(found.values())
     if not order:
         raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
-    places = placed_images(found, root, options)
+    places = place_images(found, root, options)
     opened = dict[str, Source]()
     for split, said in found.items():
         paths, placed = places[split]
@@ -215,7 +215,7 @@ def _objects(
     said: Annotations, edges: NDArray[np.float64], placed: Placed, order: Classes
 ) -> tuple[Integers, NDArray[np.float64]]:
     """Return the number of each object's image, and its class and box in shares of the sides."""
-    numbers = known_numbers(said, order)
+    numbers = number_classes(said, order)
     listed = said.image >= 0
     sides = placed.stated[said.image]
     turns = placed.turns[said.image]
@@ -231,9 +231,9 @@ def _objects(
     odd = np.flatnonzero(~there & ~left_out)
     cut = np.flatnonzero(there & beyond & ~left_out)
     what = "boxes that are empty, outside of their image or around a crowd"
-    remark(said, len(odd), what, [_described(said, edges, each) for each in odd[:LISTED].tolist()])
+    remark(said, len(odd), what, [_describe(said, edges, each) for each in odd[:LISTED].tolist()])
     if len(cut):
-        first = [_described(said, edges, each) for each in cut[:LISTED].tolist()]
+        first = [_describe(said, edges, each) for each in cut[:LISTED].tolist()]
         said.notes.append(
             f"{said.file}: cut {len(cut):,} boxes at the edge of their image: {some(first)}"
         )
@@ -243,7 +243,7 @@ def _objects(
     return said.image[chosen], np.concatenate([names[:, None], boxes], 1)
 
 
-def _described(said: Annotations, edges: NDArray[np.float64], number: int) -> str:
+def _describe(said: Annotations, edges: NDArray[np.float64], number: int) -> str:
     """Return an object for a message."""
     image = int(said.image[number])
     name = said.images[image] if image >= 0 else "an image that is not listed"

@@ -34,7 +34,7 @@ from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
 
 
-def placed_masks(
+def place_masks(
     parts: Mapping[str, tuple[Source, Sequence[Any]]], title: str, wanted: AnnotationFrame
 ) -> dict[str, Placed]:
     """Return how the masks of each part are turned.
@@ -48,7 +48,7 @@ def placed_masks(
     sides = dict[str, list[Sides | None]]()
     verdicts = dict[str, list[Verdict]]()
     for name, (images, masks) in parts.items():
-        own = frames[name] = _turned_frames(images)
+        own = frames[name] = _turn_frames(images)
         said = [frame and _sides_of(masks[number]) for number, frame in enumerate(own)]
         pairs = zip(own, said, strict=True)
         verdicts[name] = [_verdict(frame, each, wanted) for frame, each in pairs]
@@ -68,7 +68,7 @@ def _verdict(frame: ImageFrame | None, sides: Sides | None, wanted: AnnotationFr
     return verdict(frame, sides, wanted)
 
 
-def _turned_frames(images: Source) -> list[ImageFrame | None]:
+def _turn_frames(images: Source) -> list[ImageFrame | None]:
     """Return the frames of the images that EXIF turns or mirrors; None of others."""
     whole, numbers = origin(images)
     frames = list[ImageFrame | None]()

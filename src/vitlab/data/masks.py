@@ -29,7 +29,7 @@ from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chosen, groups_known, origin, without
 from vitlab.data.labels import IGNORED, Classes, Integers, PixelLabels, check_class_names
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.mask_frames import placed_masks
+from vitlab.data.mask_frames import place_masks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.rules import MASK_LAYOUTS, SPLIT_OF, find_split_column, usual_columns
@@ -506,7 +506,7 @@ def _with_turns(
     """
     pairs = {name: (part.whole, part.masks) for name, part in parts.items()}
     found = dict[str, MaskedImages]()
-    for name, placed in placed_masks(pairs, title, wanted).items():
+    for name, placed in place_masks(pairs, title, wanted).items():
         part = parts[name]
         notes += placed.notes
         if (placed.turns != 1).any():

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.annotated_images import placed_images
+from vitlab.data.annotated_images import place_images
 from vitlab.data.annotations import (
     Annotations,
-    annotated_classes,
     annotations_in,
     check_counts,
     check_there,
-    known_numbers,
+    list_classes,
+    number_classes,
     read_annotations,
     remark,
 )
@@ -133,12 +133,12 @@ def read_polygons(
     for split, file in annotations_in(root).items():
         shapes[split] = _Shapes()
         found[split] = read_annotations(file, shapes[split].keep, columns.group_column)
-    own = dict.fromkeys((BACKGROUND, *annotated_classes(found.values())))  # which may be among them
+    own = dict.fromkeys((BACKGROUND, *list_classes(found.values())))  # which may be among them
     known = known or dict(zip(own, count()))
     drawn = DrawnImages({}, {number: name for name, number in known.items()}, {}, {}, [])
-    for split, (paths, placed) in placed_images(found, root, columns).items():
+    for split, (paths, placed) in place_images(found, root, columns).items():
         said = found[split]
-        masks = _drawn(said, shapes[split], placed, known, ignored)
+        masks = _draw_shape(said, shapes[split], placed, known, ignored)
         drawn.pairs[split] = _paired(said, paths, placed, masks)
         for number, path in enumerate(paths):
             drawn.turns[path] = int(placed.turns[number])
@@ -148,7 +148,7 @@ def read_polygons(
     return drawn
 
 
-def _drawn(
+def _draw_shape(
     said: Annotations,
     shapes: _Shapes,
     placed: Placed,
@@ -157,7 +157,7 @@ def _drawn(
 ) -> list[list[tuple[int, Shape]]]:
     """Return the objects of each image, the lowest first; say which are left out."""
     crowds = np.array(shapes.crowds, bool)
-    numbers = np.array([*known.values()], np.int64)[known_numbers(said, known, crowds)]
+    numbers = np.array([*known.values()], np.int64)[number_classes(said, known, crowds)]
     objects: list[list[tuple[int, Shape]]] = [[] for _ in said.images]
     check_counts(said, np.bincount(said.image[said.image >= 0], minlength=len(objects)))
     odd = list[int]()
@@ -166,7 +166,7 @@ def _drawn(
     ):
         shape = shapes.shapes[each]
         crowd = crowds[each]
-        shape = _placed_shape(shape, placed, image) if image >= 0 else None
+        shape = _place_shape(shape, placed, image) if image >= 0 else None
         if image >= 0 and not placed.turns[image]:
             continue
         if shape is None:
@@ -223,7 +223,7 @@ def _read_shape(said: Any) -> Any:
         return None
 
 
-def _placed_shape(shape: Any, placed: Placed, image: int) -> Shape | None:
+def _place_shape(shape: Any, placed: Placed, image: int) -> Shape | None:
     """Return a shape on the pixels of its image; None of one that does not fit."""
     own = placed.own[image]
     stated = placed.stated[image]

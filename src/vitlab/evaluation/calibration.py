@@ -317,14 +317,14 @@ def choose_thresholds(
     assert isinstance(done.labels, MultiLabels)
     values = best_thresholds(done.probabilities, done.labels.values, per)
     if per == "class":
-        for line in _undecided_lines(done.labels.values, model.config.labels):
+        for line in _lines_on_undecided(done.labels.values, model.config.labels):
             say(line)
     found = Thresholds(tuple(values.tolist()), per, title_of(data), len(done.labels))
     model.provenance = model.provenance | found.provenance
     return found
 
 
-def _undecided_lines(table: NDArray[np.integer[Any]], classes: Sequence[str]) -> list[str]:
+def _lines_on_undecided(table: NDArray[np.integer[Any]], classes: Sequence[str]) -> list[str]:
     """Return lines about classes whose validation images say nothing of a threshold."""
     counts = table.sum(axis=0)
     names = np.array(classes or [str(number) for number in range(table.shape[1])])

@@ -38,8 +38,8 @@ from vitlab.weights.formats.own import read_checked, read_unlike
 from vitlab.weights.identity import (
     DeltaBase,
     as_bytes,
+    check_provenance,
     checked,
-    checked_provenance,
     checksum,
     checksums,
     described,
@@ -205,7 +205,7 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
             **{name: conform(content["base"][name], kind) for name, kind in TYPES.items()}
         )
         config = described(content, hints.choices)
-        provenance = checked_provenance(content["provenance"], "it")
+        provenance = check_provenance(content["provenance"], "it")
     except Exception as error:  # a file may be hostile whatever its checksum says
         reason = str(error) or type(error).__name__
         raise WeightsError(f"{source.path} is a damaged delta: {reason}") from error

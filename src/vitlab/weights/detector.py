@@ -170,7 +170,7 @@ def load_detector(run: str | Path) -> Detector:
     return Detector(model, head)
 
 
-def _expected(model: Model, about: BoxClasses) -> dict[str, Tensor]:
+def _expect_tensors(model: Model, about: BoxClasses) -> dict[str, Tensor]:
     """Return the tensors of a head, without memory."""
     if not about.classes:
         raise OptionError("it has no classes")
@@ -179,7 +179,7 @@ def _expected(model: Model, about: BoxClasses) -> dict[str, Tensor]:
         return BoxHead(model.config, about).state_dict()
 
 
-BOXES = HeadFile(DETECT, BoxClasses, _expected, "vitlab train DATA --task detect")
+BOXES = HeadFile(DETECT, BoxClasses, _expect_tensors, "vitlab train DATA --task detect")
 
 
 def corners(boxes: Tensor) -> Tensor:

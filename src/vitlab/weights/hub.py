@@ -173,7 +173,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
     try:
         check_hub(repo, f"load {label}{absent}")
         with unheard():
-            return _downloaded(repo, revision)
+            return _download(repo, revision)
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise refused(error, f"load {label}") from error
     except Exception as error:
@@ -186,7 +186,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
         return cached
 
 
-def _downloaded(repo: str, revision: str | None) -> Path:
+def _download(repo: str, revision: str | None) -> Path:
     """Return the folder of a model of the Hub in the local cache, after what it lacks has come."""
     from huggingface_hub import HfApi, snapshot_download
 

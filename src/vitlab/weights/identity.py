@@ -96,7 +96,7 @@ def described(content: Fields, choices: Fields) -> ModelConfig:
     return KINDS[content["kind"]].from_dict(chosen_over(model, choices))
 
 
-def checked_provenance(provenance: object, place: object) -> Fields:
+def check_provenance(provenance: object, place: object) -> Fields:
     """Return what a file says of a model's training, of which evaluations make use.
 
     Args:

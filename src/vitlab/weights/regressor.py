@@ -129,7 +129,7 @@ def load_regressor(run: str | Path) -> Regressor:
     return Regressor(model, about, **{name: each.numpy() for name, each in tensors.items()})
 
 
-def _expected(model: Model, about: Targets) -> dict[str, Tensor]:
+def _expect_tensors(model: Model, about: Targets) -> dict[str, Tensor]:
     """Return the tensors of a regressor, without memory."""
     if not about.targets:
         raise OptionError("it has no targets")
@@ -144,4 +144,4 @@ def _expected(model: Model, about: Targets) -> dict[str, Tensor]:
     }
 
 
-NUMBERS = HeadFile(REGRESS, Targets, _expected, "vitlab train TABLE --task regress")
+NUMBERS = HeadFile(REGRESS, Targets, _expect_tensors, "vitlab train TABLE --task regress")

@@ -164,7 +164,7 @@ def _compare(model: Model, entries: Sequence[Entry], draft: Path, to: str) -> No
             if name.endswith(".qkv.bias") and not found.chunk(3)[1].any():  # void, or none
                 pair = [torch.cat(each.chunk(3)[::2]) for each in pair]
             if not torch.equal(*pair):
-                raise cannot(to, f"the values of {name} in this model{_rounded(pair)}")
+                raise cannot(to, f"the values of {name} in this model{_round_numbers(pair)}")
     own = {
         f"temperature={model.temperature:.4g}": model.temperature != 1,
         "the thresholds of its classes": "thresholds" in model.provenance,
@@ -176,7 +176,7 @@ def _compare(model: Model, entries: Sequence[Entry], draft: Path, to: str) -> No
         logging.getLogger("vitlab").warning(message)
 
 
-def _rounded(pair: Sequence[Tensor]) -> str:
+def _round_numbers(pair: Sequence[Tensor]) -> str:
     """Why tensors of float64 differ, if rounding is all; files of others are read as float32."""
     read, own = pair
     if own.dtype != torch.float64 or not torch.equal(read.float(), own.float()):

@@ -221,7 +221,7 @@ def load_segmenter(run: str | Path) -> Segmenter:
     return Segmenter(model, head)
 
 
-def _expected(model: Model, about: DenseClasses) -> dict[str, Tensor]:
+def _expect_tensors(model: Model, about: DenseClasses) -> dict[str, Tensor]:
     """Return the tensors of a head, without memory."""
     if not about.classes:
         raise OptionError("it has no classes")
@@ -239,7 +239,7 @@ def _expected(model: Model, about: DenseClasses) -> dict[str, Tensor]:
         return {"weight": torch.empty(count, features), "bias": torch.empty(count)}
 
 
-MASKS = HeadFile(SEGMENT, DenseClasses, _expected, "vitlab probe DATA --task segment")
+MASKS = HeadFile(SEGMENT, DenseClasses, _expect_tensors, "vitlab probe DATA --task segment")
 
 
 def check_spec(spec: ImageSpec) -> None:

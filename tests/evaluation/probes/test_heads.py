@@ -13,7 +13,7 @@ from sklearn.neighbors import NearestCentroid
 from vitlab.evaluation.probes import blocks
 from vitlab.evaluation.probes.blocks import Blocks, By
 from vitlab.evaluation.probes.heads import HEADS, LogisticFits, crossed, logistic, swept_logistic
-from vitlab.evaluation.probes.ridge import RIDGES, best_ridge, left_one_out, ridge, signs
+from vitlab.evaluation.probes.ridge import RIDGES, best_ridge, leave_one_out, ridge, signs
 
 
 def examples(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +108,7 @@ def test_leaving_one_out_in_closed_form_is_leaving_one_out(shape: tuple[int, int
     x, y = generator.normal(size=shape), generator.integers(0, 3, shape[0])
     x -= x.mean(0)
     rows_of_x, targets = Blocks(x, scaled=False), signs(y, 3)
-    for own, l2, outputs in left_one_out(rows_of_x, targets.__getitem__, (4.0, 0.25)):
+    for own, l2, outputs in leave_one_out(rows_of_x, targets.__getitem__, (4.0, 0.25)):
         assert own == slice(0, 4096)
         for row in range(len(x)):
             rest = np.arange(len(x)) != row
@@ -201,7 +201,7 @@ def test_blocks_give_what_all_rows_at_once_give() -> None:
     np.testing.assert_allclose(found.weights * std, model.coef_, rtol=1e-9, atol=1e-12)
     said = {l2: np.empty((9000, 4)) for l2 in (4.0, 0.25)}
     targets = signs(y, 4)
-    for own, l2, outputs in left_one_out(Blocks(x), targets.__getitem__, tuple(said)):
+    for own, l2, outputs in leave_one_out(Blocks(x), targets.__getitem__, tuple(said)):
         said[l2][own] = outputs
     for l2, outputs in said.items():
         inverse = np.linalg.inv(z.T @ z + l2 * np.eye(12))

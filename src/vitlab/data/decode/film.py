@@ -69,9 +69,9 @@ class Film(Recording):
         middles = times[0] + (np.arange(count) + 0.5) * end / count
         wanted = [times[place - 1] for place in np.searchsorted(times, middles, "right")]
         starts = _starts(packets, {*wanted})
-        found = self._decoded(count, starts)
+        found = self._decode(count, starts)
         if len(found) < len(starts):
-            found = self._decoded(count, dict.fromkeys(starts, 0))
+            found = self._decode(count, dict.fromkeys(starts, 0))
         if len(found) < len(starts):
             raise ImageError(f"{self.name}: frames cannot be decoded")
         sizes = sorted({pixels.shape[1::-1] for pixels in found.values()})
@@ -90,7 +90,7 @@ class Film(Recording):
                 Packet(None if each.is_discard else each.pts, each.is_keyframe) for each in packets
             ]
 
-    def _decoded(self, count: int, starts: dict[int, int]) -> dict[int, Pixels]:
+    def _decode(self, count: int, starts: dict[int, int]) -> dict[int, Pixels]:
         """Decode frames, each from a packet on; those are left out whose keyframe is none.
 
         Args:

@@ -131,15 +131,15 @@ class Outbox:
         if self.socket is None:
             return _StandIn(pickle.loads, (bytes(ForkingPickler.dumps(item)),))
         buffers: list[pickle.PickleBuffer] = []
-        parts = [_pickled(item, buffers), *(each.raw() for each in buffers)]
+        parts = [_pickle_item(item, buffers), *(each.raw() for each in buffers)]
         if sum(map(len, parts)) <= SMALL:
-            return _StandIn(pickle.loads, (bytes(_pickled(item, None)),))
+            return _StandIn(pickle.loads, (bytes(_pickle_item(item, None)),))
         self.count += 1
         number = NUMBER.pack(os.getpid(), self.count)
         with _anonymous() as file:
             _write_parts(file, parts)
             socket.send_fds(self.socket, [number], [file.fileno()])
-        return _StandIn(_taken, (self.key, number))
+        return _StandIn(_take_item, (self.key, number))
 
 
 class Inbox:
@@ -218,7 +218,7 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
 
 
-def _pickled(item: object, buffers: list[pickle.PickleBuffer] | None) -> memoryview:
+def _pickle_item(item: object, buffers: list[pickle.PickleBuffer] | None) -> memoryview:
     """Return an item as a stream; the memory of its arrays goes to the buffers, if there are."""
     stream = BytesIO()
     callback = None if buffers is None else buffers.append
@@ -261,7 +261,7 @@ def _read_parts(descriptor: int) -> list[memoryview]:
     return parts
 
 
-def _taken(key: int, number: bytes) -> object:
+def _take_item(key: int, number: bytes) -> object:
     """Return a batch in the parent, or PyTorch's wrapper of the error that tells why not."""
     try:
         descriptor = _INBOXES[key].descriptor(number)

@@ -40,7 +40,7 @@ def least_squares(x: Blocks, targets: Targets, l2: float) -> LinearHead:
     if x.count < width:
         weights = solved(x.whole(), targets(slice(None)) - middle, l2)
     else:
-        squares, products = _summed(x, targets, middle)
+        squares, products = _sum_products(x, targets, middle)
         weights = np.linalg.solve(squares + l2 * np.eye(width), products).astype(np.float64)
     return x.folded(weights.T, middle, "ridge", l2)
 
@@ -51,7 +51,7 @@ def _middle(x: Blocks, targets: Targets) -> Floats:
     return found
 
 
-def _summed(x: Blocks, targets: Targets, middle: Floats) -> tuple[Floats, Floats]:
+def _sum_products(x: Blocks, targets: Targets, middle: Floats) -> tuple[Floats, Floats]:
     """Return x'x, (d, d), and x'y, (d, c)."""
     squares = np.zeros((len(x.mean), len(x.mean)))
     products = np.zeros((len(x.mean), len(middle)))
@@ -74,7 +74,7 @@ def solved(x: Floats, y: Floats, l2: float) -> Floats:
     return found
 
 
-def left_one_out(
+def leave_one_out(
     x: Blocks, targets: Targets, penalties: Sequence[float] = RIDGES
 ) -> Iterator[tuple[slice, float, Floats]]:
     """Yield, block by block and for each l2 of `ridge`, what it says when fitted to all other rows.
@@ -97,7 +97,7 @@ def left_one_out(
         values = np.maximum(values, 0)
         inner = bases.T @ (targets(slice(None)) - middle)
     else:
-        squares, products = _summed(x, targets, middle)
+        squares, products = _sum_products(x, targets, middle)
         values, vectors = np.linalg.eigh(squares)
         seen = values > 1e-12 * max(values.max(), 1e-300)
         values = values[seen]
@@ -123,6 +123,6 @@ def best_ridge(x: Blocks, y: Integers, classes: int) -> tuple[float, float]:
         classes: number of outputs
     """
     right = Counter[float]()
-    for own, l2, outputs in left_one_out(x, lambda own: signs(y[own], classes)):
+    for own, l2, outputs in leave_one_out(x, lambda own: signs(y[own], classes)):
         right[l2] += int((outputs.argmax(1) == y[own]).sum())
     return max((count / len(y), l2) for l2, count in right.items())

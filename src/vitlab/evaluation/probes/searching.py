@@ -26,7 +26,7 @@ from vitlab.evaluation.probes.blocks import Blocks, By, LinearHead
 from vitlab.evaluation.probes.feature_options import Cuts, Pooled
 from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.probes.heads import HEADS, PENALTIES, Crossed, crossed
-from vitlab.evaluation.probes.ridge import best_ridge, least_squares, left_one_out
+from vitlab.evaluation.probes.ridge import best_ridge, least_squares, leave_one_out
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import assemble
@@ -307,7 +307,7 @@ def find_ridge(
 
     def strongest(z: Blocks) -> tuple[float, float]:
         squares = dict[float, float]()
-        for own, l2, each in left_one_out(z, y.__getitem__):
+        for own, l2, each in leave_one_out(z, y.__getitem__):
             squares[l2] = squares.get(l2, 0.0) + float(np.square(y[own] - each).sum())
         return max((1 - total / y.size, l2) for l2, total in squares.items())
 

@@ -18,8 +18,8 @@ from vitlab.weights.formats.entries import Entry, same
 from vitlab.weights.formats.format_api import Files, Hints, Reading, Writing
 from vitlab.weights.formats.transformers.processor import write_processor
 from vitlab.weights.identity import (
+    check_provenance,
     checked,
-    checked_provenance,
     checksum,
     checksums,
     described,
@@ -86,7 +86,7 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
         {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {},
         origins=dict.fromkeys(config.as_dict(), "file"),
         exact=True,
-        provenance=None if provenance is None else checked_provenance(provenance, file),
+        provenance=None if provenance is None else check_provenance(provenance, file),
         unlike=unlike,
     )
 

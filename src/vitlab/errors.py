@@ -93,7 +93,7 @@ def locale_line() -> str:
     return f"{locale} reads file names as {sys.getfilesystemencoding()}: set PYTHONUTF8=1"
 
 
-def escaped(text: str, kept: str = "\n\t") -> str:
+def escape_controls(text: str, kept: str = "\n\t") -> str:
     r"""Return a text of any length whose control characters are escaped, as `\x1b` or `\u009b`.
 
     What JSON may hold as it is becomes an escape of JSON, so that JSON stays JSON.

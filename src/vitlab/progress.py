@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from vitlab.errors import OptionError, as_user_error, escaped
+from vitlab.errors import OptionError, as_user_error, escape_controls
 from vitlab.units import clock
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ToStderr(logging.Handler):
         own = [getattr(each, "stream", None) for each in logging.getLogger().handlers]
         muted = QUIET.get() and record.levelno < logging.WARNING
         if not muted and sys.stderr not in own and sys.stdout not in own:
-            print(escaped(self.format(record)), file=sys.stderr, flush=True)
+            print(escape_controls(self.format(record)), file=sys.stderr, flush=True)
 
 
 class OfMatplotlib(logging.Filter):
@@ -220,7 +220,7 @@ class Meter:
         filled = round(wide * min(1.0, self.done / max(1, self.total)))
         full, empty = ("#", "-") if console.options.ascii_only else ("━", "─")
         bar = Text.assemble((full * filled, "green"), (empty * (wide - filled), "dim"))
-        head, *rest = (Text(escaped(each, "")) for each in (self.head, *parts, self.left))
+        head, *rest = (Text(escape_controls(each, "")) for each in (self.head, *parts, self.left))
         pieces = [head, *([bar] if wide else []), *rest]
         return Text(GAP, no_wrap=True, overflow="crop").join(pieces)
 

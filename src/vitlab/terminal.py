@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 from typing import Any
 
-from vitlab.errors import escaped
+from vitlab.errors import escape_controls
 from vitlab.units import duration, percent, si, storage
 
 NAMES = {  # of what is no metric
@@ -97,10 +97,12 @@ def print_table(
     from rich.table import Column, Table
     from rich.text import Text
 
-    columns = (Column(Text(escaped(each)), no_wrap=width is not None) for each in head)
+    columns = (Column(Text(escape_controls(each)), no_wrap=width is not None) for each in head)
     table = Table(*columns, box=box.SIMPLE_HEAD)
     for row in rows:
-        table.add_row(*(Text(escaped(each, "")) for each in row))  # a name may look like markup
+        table.add_row(
+            *(Text(escape_controls(each, "")) for each in row)
+        )  # a name may look like markup
     Console(width=width).print(table)
 
 

@@ -14,7 +14,7 @@ import vitlab
 from conftest import call, photo, photo_folder
 from made_heads import save_heads
 from vitlab.console.screen import Screen, screen_output
-from vitlab.errors import CONTROL, DataError, escaped
+from vitlab.errors import CONTROL, DataError, escape_controls
 from vitlab.progress import say
 from vitlab.terminal import print_rows, print_table
 
@@ -43,8 +43,8 @@ def test_whatever_prints_a_name(name: str, capsys: Any) -> None:
 def test_json_that_is_escaped_is_the_same_json() -> None:
     whole = {name: [name] for name in NAMES}
     text = json.dumps(whole, ensure_ascii=False)
-    assert json.loads(escaped(text)) == whole
-    assert clean(escaped(text))
+    assert json.loads(escape_controls(text)) == whole
+    assert clean(escape_controls(text))
 
 
 def test_a_stream_is_told_from_no_other(capsys: Any) -> None:

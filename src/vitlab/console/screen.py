@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from vitlab.errors import escaped
+from vitlab.errors import escape_controls
 
 
 class Screen:
@@ -29,7 +29,7 @@ class Screen:
 
     def write(self, text: str) -> int:
         """Write a text; return its characters."""
-        self.rich_proxied_file.write(escaped(text, self.kept))
+        self.rich_proxied_file.write(escape_controls(text, self.kept))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

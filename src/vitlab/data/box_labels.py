@@ -35,7 +35,7 @@ class BoxLabels(PlacedLabels):
     again: ClassVar[str] = "with other boxes"
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def concat(cls, parts: Sequence[Self]) -> Self:
         """Return the labels of the images of several parts, one after the other."""
         every = [own[own[:, 0] >= 0] for part in parts for own in part.boxes]
         return cls.of(every, parts[0].values.shape[1])
@@ -59,7 +59,9 @@ class BoxLabels(PlacedLabels):
         return cls(values, boxes)
 
     @classmethod
-    def placed(cls, images: int, image: Integers, rows: NDArray[np.float64], classes: int) -> Self:
+    def from_objects(
+        cls, images: int, image: Integers, rows: NDArray[np.float64], classes: int
+    ) -> Self:
         """Return the labels of images from the objects of all, in any order.
 
         Args:

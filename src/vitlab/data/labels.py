@@ -42,7 +42,7 @@ class _AnyLabels:
         return len(self.values)
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def concat(cls, parts: Sequence[Self]) -> Self:
         """Return the labels of the images of several parts, one after the other."""
         return replace(parts[0], values=np.concatenate([part.values for part in parts]))
 
@@ -250,10 +250,10 @@ class PixelLabels(PlacedLabels):
     again: ClassVar[str] = "with another mask"
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def concat(cls, parts: Sequence[Self]) -> Self:
         """Return the labels of the images of several parts, one after the other."""
         every = _SeveralMasks(tuple(parts), np.cumsum([0, *map(len, parts)]))
-        return cls(np.arange(sum(map(len, parts)))[:, None], every.read, every.stored)
+        return cls(np.arange(sum(map(len, parts)))[:, None], every.read, every.read_stored)
 
     def are_equal(self, one: int, other: int) -> bool:
         """Return whether two images have the same mask; one that cannot be read equals any."""
@@ -308,7 +308,7 @@ class _SeveralMasks:
         own, index = self._find(number)
         return own.read(index, size)
 
-    def stored(self, number: int) -> NDArray[Any]:
+    def read_stored(self, number: int) -> NDArray[Any]:
         """Return an image's mask."""
         own, index = self._find(number)
         return own.stored(index)

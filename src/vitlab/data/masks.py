@@ -158,7 +158,7 @@ def mask_splits(opened: Opened, share: float) -> Splits:
     """
     if (whole := opened.unsplit) is None:
         return opened.splits()
-    test = held_out(masked(whole), share, "test")
+    test = hold_out_masks(masked(whole), share, "test")
     note = (
         f"{share:.0%} of the images held out for testing (always the same): {len(test):,} of "
         f"{len(whole):,}"
@@ -180,11 +180,11 @@ def parted(whole: MaskedImages, share: float, purpose: str) -> tuple[MaskedImage
     Raises:
         DataError: as `held_out`.
     """
-    test = held_out(whole, share, purpose)
+    test = hold_out_masks(whole, share, purpose)
     return whole.take(np.setdiff1d(np.arange(len(whole)), test)), whole.take(test)
 
 
-def held_out(whole: MaskedImages, share: float, purpose: str) -> Integers:
+def hold_out_masks(whole: MaskedImages, share: float, purpose: str) -> Integers:
     """Return the images that a hash of their bytes, or their groups, holds out, at least one.
 
     At least one is left.

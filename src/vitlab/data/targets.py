@@ -78,12 +78,12 @@ def standardized(splits: Splits) -> Splits:
         if deviation <= ALIKE * abs(mean):
             raise DataError(f"{name} is {mean:g} in every training image: there is none to learn")
 
-    def scaled(source: Source) -> Source:
+    def scale_numbers(source: Source) -> Source:
         return Relabeled(source, TargetLabels(numbers_of(source), scale), source.classes)
 
-    parts: dict[str, Any] = {name: scaled(each) for name, each in splits.parts.items()}
+    parts: dict[str, Any] = {name: scale_numbers(each) for name, each in splits.parts.items()}
     if splits.whole is not None:  # of which a part may get other images: see `holdout.moved`
-        whole = scaled(splits.whole)
+        whole = scale_numbers(splits.whole)
         places = {name: origin(each, splits.whole)[1] for name, each in splits.parts.items()}
         parts = {name: Subset(whole, own) for name, own in places.items()} | {"whole": whole}
     return replace(splits, **parts)

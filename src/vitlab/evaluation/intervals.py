@@ -18,7 +18,7 @@ import numpy as np
 
 from vitlab.evaluation.answers import Answers, Floats, MultiAnswers, Weighted, answers_of, finite
 from vitlab.evaluation.metrics import METRICS, Interval, Metric, figures_of, values_of
-from vitlab.evaluation.near_ends import near_end, of_share, widened
+from vitlab.evaluation.near_ends import near_end, of_share, widen_ends
 from vitlab.evaluation.near_ends import wilson as wilson
 from vitlab.evaluation.reliability import LEVEL, REACH
 
@@ -82,7 +82,7 @@ def with_intervals(
             continue
         ends = interval_of(metric, images, points[name], samples.get(name, np.empty(0)))
         if metric.interval != "wilson" and (ends is None or near_end(answers, metric)):
-            ends = widened(metric, answers, points[name], ends)
+            ends = widen_ends(metric, answers, points[name], ends)
         if ends is not None:
             found[name] = [*ends]
     return points | {"intervals": found}

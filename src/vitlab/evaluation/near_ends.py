@@ -65,7 +65,7 @@ def near_end(answers: Answers, metric: Metric) -> bool:
     return errors < FEW or (hits < FEW and metric.name not in ELSEWHERE)
 
 
-def widened(
+def widen_ends(
     metric: Metric, answers: Answers, point: float, ends: Interval | None
 ) -> Interval | None:
     """Return the interval of a figure near an end of its scale; None for a loss without a bound.

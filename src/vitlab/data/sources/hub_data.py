@@ -38,10 +38,10 @@ def load_from_hub(name: str) -> Any:
 
             return datasets.load_dataset(name)
     except Exception as error:  # the library raises dozens of kinds
-        raise explained_load(error, name, why) from error
+        raise explain_load(error, name, why) from error
 
 
-def explained_load(error: Exception, name: str, why: str) -> Exception:
+def explain_load(error: Exception, name: str, why: str) -> Exception:
     """Return the error of a data set that could not be loaded, in one line."""
     if (of := of_disk(error, f"load {name} from the Hub")) is not None:
         return of

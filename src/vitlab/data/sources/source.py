@@ -186,7 +186,7 @@ class Joined:
     def labels(self) -> Labels:
         """The labels of all images."""
         every: list[Any] = [part.labels for part in self.parts]
-        joined: Labels = type(every[0]).joined(every)
+        joined: Labels = type(every[0]).concat(every)
         return joined
 
     @cached_property

@@ -131,7 +131,7 @@ class Blocks:
         """Return all rows in memory, in double precision, (n, d)."""
         return (self.read(slice(None)) - self.mean) / self.std
 
-    def folded(self, weights: Floats, bias: Floats, by: By, l2: float) -> LinearHead:
+    def fold_scales(self, weights: Floats, bias: Floats, by: By, l2: float) -> LinearHead:
         """Return a head on standardized features, weights (c, d), for them as they are."""
         plain = weights / self.std
         return LinearHead(plain, bias - plain @ self.mean, by, l2)

@@ -17,7 +17,7 @@ from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Float32s, Floats, Integers
 from vitlab.evaluation.probes.blocks import Blocks
-from vitlab.evaluation.probes.ridge import best_ridge, signs, solved
+from vitlab.evaluation.probes.ridge import best_ridge, signs, solve_ridge
 from vitlab.units import counted
 
 BIAS = 100.0  # the constant feature: so large that its weight is hardly penalized
@@ -69,7 +69,7 @@ def fewshot(
     if l2 == "auto":
         several = len(x) > len(classes)
         l2 = best_ridge(Blocks(own, scaled=False), place, len(classes))[1] if several else L2
-    weights = solved(_extended(own), signs(place, len(classes)), l2)
+    weights = solve_ridge(_extended(own), signs(place, len(classes)), l2)
     outputs = _extended((test - mean) / std) @ weights
     return classes[outputs.argmax(1)].astype(np.int64)
 

@@ -110,7 +110,7 @@ class LogisticFits:
         """Return one of the fits."""
         weights = self.axes @ self.weights[:, part]
         plain, bias = (each.double().cpu().numpy() for each in (weights.T, self.bias[part]))
-        return self.x.folded(plain, bias, "logistic", l2)
+        return self.x.fold_scales(plain, bias, "logistic", l2)
 
 
 def logistic(x: Blocks, y: Integers, classes: int, l2: float) -> LinearHead:
@@ -139,7 +139,7 @@ def means(x: Blocks, y: Integers, classes: int, l2: float = 0) -> LinearHead:
         sums.index_add_(0, targets[places], rows)
     centers = sums.double().cpu().numpy() / np.maximum(counts, 1)[:, None]
     bias = np.where(counts > 0, -(centers**2).sum(1) / 2, NEVER)
-    return x.folded(centers, bias, "means", 0.0)
+    return x.fold_scales(centers, bias, "means", 0.0)
 
 
 HEADS: dict[By, Fit] = {"logistic": logistic, "ridge": ridge, "means": means}

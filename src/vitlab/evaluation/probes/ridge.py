@@ -38,11 +38,11 @@ def least_squares(x: Blocks, targets: Targets, l2: float) -> LinearHead:
     middle = _middle(x, targets)
     width = len(x.mean)
     if x.count < width:
-        weights = solved(x.whole(), targets(slice(None)) - middle, l2)
+        weights = solve_ridge(x.whole(), targets(slice(None)) - middle, l2)
     else:
         squares, products = _sum_products(x, targets, middle)
         weights = np.linalg.solve(squares + l2 * np.eye(width), products).astype(np.float64)
-    return x.folded(weights.T, middle, "ridge", l2)
+    return x.fold_scales(weights.T, middle, "ridge", l2)
 
 
 def _middle(x: Blocks, targets: Targets) -> Floats:
@@ -61,7 +61,7 @@ def _sum_products(x: Blocks, targets: Targets, middle: Floats) -> tuple[Floats, 
     return squares, products
 
 
-def solved(x: Floats, y: Floats, l2: float) -> Floats:
+def solve_ridge(x: Floats, y: Floats, l2: float) -> Floats:
     """Return the W that minimizes |xW - y|^2 + l2 |W|^2: (n, d), (n, c) -> (d, c).
 
     Through the smaller of x'x and xx'.

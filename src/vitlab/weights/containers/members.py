@@ -80,7 +80,7 @@ class Members:
         infos = ((self.infos.get(place - start), size) for place, size in sizes.items())
         return all(info is not None and size <= info.file_size for info, size in infos)
 
-    def checked(self, tensor: Tensor) -> Tensor:
+    def check_tensor(self, tensor: Tensor) -> Tensor:
         """Return a tensor whose member matches its checksum, which is compared once.
 
         Raises:

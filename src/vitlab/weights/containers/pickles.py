@@ -89,7 +89,7 @@ def read_pickle(path: Path, zipped: bool) -> Content:
                     )
         members = Members(path)
         content = _restricted(path, path)
-        plain = _Plain(path, members.checked)
+        plain = _Plain(path, members.check_tensor)
         found = plain.of(content)
         members.place(plain.tensors)
     else:

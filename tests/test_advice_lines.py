@@ -20,6 +20,8 @@ from vitlab.console.leaves import all_leaves
 
 SOURCE = Path(vitlab.__file__).parent
 FOREIGN = {  # options of other programs, by the file that writes them
+    "data.loading.handover": {"--memory", "--shm-size"},  # docker
+    "data.loading.loader": {"--shm-size"},
     "distributed.launch": {"--nproc-per-node"},  # torchrun
     "graphs.check": {"--folder", "--limit", "--set"},  # check.py of an export
     "graphs.targets": {"--install"},  # xcode-select

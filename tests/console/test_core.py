@@ -106,7 +106,7 @@ def test_what_needs_an_extra_names_it_in_one_line(run: Run, photos: Path, tmp_pa
     table.touch()
     lines = {
         ("train", "user/name"): ("datasets", "datasets"),
-        ("train", str(table)): ("datasets", "datasets"),
+        ("train", str(table)): ("pyarrow", "datasets"),
         ("prepare", data, new): ("datasets", "datasets"),
         ("embed", model, data, "--out", new): ("pyarrow", "datasets"),
         ("predict", model, data, "--out", f"{new}.parquet"): ("pyarrow", "datasets"),

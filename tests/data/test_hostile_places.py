@@ -28,8 +28,12 @@ def test_what_is_refused_and_what_is_read(tmp_path: Path) -> None:
     """The sets that tell: each with words of its line, or of its notes."""
     for number, (kind, name, words) in enumerate(
         [
-            ("boxes", "a class with control characters", "has control characters: rename it"),
-            ("boxes", "a class of a megabyte", "a name has 1,000,000 characters"),
+            (
+                "boxes",
+                "a class with control characters",
+                "has a control character: give it another name",
+            ),
+            ("boxes", "a class of a megabyte", "the name of a class has 1,000,000 characters"),
             ("boxes", "an id that is true", "an id is true, no whole number and no text"),
             ("boxes", "an id that is a list", "an id is [1], no whole number and no text"),
             ("boxes", "an id twice", "id 2 is given twice"),
@@ -37,7 +41,11 @@ def test_what_is_refused_and_what_is_read(tmp_path: Path) -> None:
             ("boxes", "many_classes", "has 30,000 categories, more than 20,000"),
             ("boxes", "nested", "RecursionError"),
             ("boxes", "a_list", "it is no JSON object"),
-            ("masks", "classes with control characters", "has control characters: rename it"),
+            (
+                "masks",
+                "classes with control characters",
+                "has a control character: give it another name",
+            ),
             ("masks", "classes in two spellings", "names must be different"),
         ]
     ):
@@ -74,7 +82,7 @@ def test_names_of_columns_reach_no_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "list.csv").write_text("path,a\x1b[31m\na.png,1\n")
-    with pytest.raises(DataError, match="has control characters: rename it"):
+    with pytest.raises(DataError, match="has a control character: give it another name"):
         open_targets(tmp_path / "list.csv", ["a\x1b[31m"], Data())
     OF_COCO["a class with control characters"](tmp_path, False)
     code, _, err = call(capsys, "train", str(tmp_path), "--task", "detect", "--out",

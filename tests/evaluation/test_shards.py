@@ -172,10 +172,10 @@ def test_another_job_is_refused_and_changes_nothing(data: str, tmp_path: Path) -
             work()
     assert content(out) == before
     (out / "_job.json").write_text("[")
-    with pytest.raises(DiskError, match=r"cannot read .*_job\.json \(.*\): choose another --out"):
+    with pytest.raises(DiskError, match=r"_job\.json is damaged: .*: choose another --out"):
         embed(data, out)
     (out / "_job.json").write_text("[]")
-    with pytest.raises(DataError, match="another kind"):
+    with pytest.raises(DiskError, match=r"_job\.json is damaged: it holds no object, but a list"):
         embed(data, out)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("x")

@@ -161,10 +161,10 @@ def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_words_in_any_order(several: Path) -> None:
     words = ["holiday", "saved", "*.png", "no-ending", "pets=run", "model=3.png", "weights.pth",
-             "user/name", "cut.jpg", "hub"]  # fmt: skip
+             "cut.jpg", "hub"]  # fmt: skip
     weights, images = parse_inputs(words)
     assert weights == (
-        ("saved", "saved"), ("pets", "run"), ("weights", "weights.pth"), ("name", "user/name"),
+        ("saved", "saved"), ("pets", "run"), ("weights", "weights.pth"),
         ("hub", "hub"),
     )  # fmt: skip
     assert images == ("holiday", "*.png", "no-ending", "model=3.png", "cut.jpg")
@@ -178,6 +178,7 @@ def test_words_in_any_order(several: Path) -> None:
         (["saved", "holiday/on.png"], "no such file: holiday/on.png; did you mean holiday/one.png"),
         (["saved", "nowhere"], "no such file or folder: nowhere"),
         (["saved", "a=saved", "b=saved", "a=run"], "two models are named a"),
+        (["user/name"], "no such file or folder: user/name; on the Hub: cannot load user/name"),
         (["ViT-B/16"], "names a shape, not weights"),
         (["a\0b"], "no such file or folder"),
     ],

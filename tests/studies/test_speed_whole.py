@@ -102,7 +102,7 @@ REFUSED = {
     "mode": (["--mode", "fast"], "mode must be one of eager, fused, accelerated, compiled"),
     "pure": (["--mode", "accelerated", "--precision", "bf16-pure"], "has precision fp32 or bf16"),
     "seconds": (["--seconds", "0"], "seconds must be above 0"),
-    "out": (["--out", "."], "already exists: choose a new folder"),
+    "out": (["--out", "."], "cannot be replaced: name a new file or folder"),
     "fuse": (["--fuse"], "fuse=True applies only with speed"),
 }
 

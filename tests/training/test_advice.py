@@ -21,6 +21,8 @@ VALUES = {  # for options that the messages name without a value
     "--precision": "bf16", "--micro-batch": "auto", "--from": "run",
     "--change": "--resume", "--folds": "5", "--probe": "digits", "--check-duplicates": "no",
     "--task": "beit", "--tokenizer": "run", "--object-queries": "9",
+    "--fit": "squash",
+    "--tokens": "64",
 }  # fmt: skip
 FOREIGN = {  # of torchrun, git, and vitlab evaluate
     "--nproc-per-node", "--porcelain", "--untracked-files", "--help", "--calibrate",

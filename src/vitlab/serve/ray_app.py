@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vitlab.errors import OptionError
 from vitlab.packages import needed
 from vitlab.serve.limits import Limits, name_of
-from vitlab.weights.hub import check_weights
+from vitlab.weights.hub import check_weights, is_hub_name
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -98,7 +98,8 @@ def named(weights: str | Path | Mapping[str, str | Path]) -> dict[str, str]:
     if not given:
         raise OptionError("weights must name at least one model")
     for source in given.values():
-        check_weights(str(source))
+        if not is_hub_name(str(source)):  # which replicas ask for, not this machine
+            check_weights(str(source))
     return {key: _absolute(source) for key, source in given.items()}
 
 

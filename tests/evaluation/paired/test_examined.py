@@ -44,7 +44,7 @@ def test_they_are_computed_again_where_model_or_data_have_changed(run: RunFolder
     model = vitlab.load(run.path)
     model.provenance["temperature"] = 2.0
     save_provenance(model, run.model)
-    before = read_arrays(run.predictions)
+    before = read_arrays(run.predictions, dict)
     assert before is not None
     assert kept(run) is None
     again = examine(run, workers=0)
@@ -78,7 +78,7 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     file = tmp_path / "predictions.safetensors"
     arrays = {"a": np.arange(6).reshape(2, 3).T, "b": np.array([0.1, np.nan])}
     write_arrays(file, arrays, {"classes": ["é", "\udce9"]})
-    found = read_arrays(file)
+    found = read_arrays(file, dict)
     assert found is not None
     for name, values in arrays.items():
         np.testing.assert_array_equal(found[0][name], values)

@@ -39,7 +39,7 @@ def changed(run: Path, place: Path, seed: int, wrong: int = 0, **fields: str) ->
     chosen = np.random.default_rng(seed).permutation(np.flatnonzero(answers.right))[:wrong]
     guess, rank = answers.guess.copy(), answers.rank.copy()
     guess[chosen], rank[chosen] = (guess[chosen] + 1) % 10, 1
-    found = read_arrays(folder.predictions)
+    found = read_arrays(folder.predictions, dict)
     assert found is not None
     write_arrays(folder.predictions, found[0] | {"guess": guess, "rank": rank}, found[1])
     return folder
@@ -168,7 +168,7 @@ def test_other_test_images_are_counted_or_left_out(runs: list[RunFolder], tmp_pa
     """By what each image is recognized by; labels that differ leave an image out."""
 
     def keep(folder: RunFolder, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        arrays, about = read_arrays(folder.predictions) or ({}, {})
+        arrays, about = read_arrays(folder.predictions, dict) or ({}, {})
         write_arrays(folder.predictions, arrays | change(arrays), about)
 
     one, two, three = runs
@@ -209,7 +209,7 @@ def test_images_that_are_gone_are_counted(digits_run: Path, tmp_path: Path) -> N
 def test_names_of_others_do_not_break_the_page(runs: list[RunFolder], tmp_path: Path) -> None:
     kinds: list[RunFolder] = []
     for number, folder in enumerate(runs[:2]):
-        arrays, about = read_arrays(folder.predictions) or ({}, {})
+        arrays, about = read_arrays(folder.predictions, dict) or ({}, {})
         classes = [NASTY, "\udce9", *about["classes"][2:]]
         write_arrays(folder.predictions, arrays, about | {"classes": classes})
         place = tmp_path / f"<b>&{number}\udce9"

@@ -56,7 +56,9 @@ def test_the_configuration_of_open_clip(tensors: Tensors, tmp_path: Path) -> Non
     write(tensors, tmp_path / "mine.pth")
     assert open_source(tmp_path / "mine.pth").open_clip == {}
     (tmp_path / "open_clip_config.json").write_text("[1]")
-    with pytest.raises(WeightsError, match=r"open_clip_config.json is damaged: not a JSON object"):
+    with pytest.raises(
+        WeightsError, match=r"open_clip_config.json is damaged: it holds no object, but a list"
+    ):
         open_source(tmp_path)
 
 

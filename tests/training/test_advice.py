@@ -24,6 +24,10 @@ VALUES = {  # for options that the messages name without a value
     "--fit": "squash",
     "--tokens": "64",
 }  # fmt: skip
+BESIDE = {  # options that apply only with others
+    "--object-queries": ("--task", "detect"),
+    "--tokens": ("--fit", "native"),
+}
 FOREIGN = {  # of torchrun, git, and vitlab evaluate
     "--nproc-per-node", "--porcelain", "--untracked-files", "--help", "--calibrate",
     "--json", "--label-errors",
@@ -44,6 +48,5 @@ def test_the_advice_of_every_message_is_followed() -> None:
             learned = pretrain.build(parse(Pretrain, ["digits", *task, *words]))
             assert isinstance(learned, Pretrain), each
         else:
-            task = ["--task", "detect"] if option == "--object-queries" else []
-            options = build(parse(Train, ["digits", *task, *words]))
+            options = build(parse(Train, ["digits", *BESIDE.get(option, ()), *words]))
             assert isinstance(options, Train), each

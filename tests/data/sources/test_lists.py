@@ -12,6 +12,7 @@ import torch
 from conftest import photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.open import open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.source import counts
@@ -213,6 +214,14 @@ def test_columns_that_the_user_names(here: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--images names another folder"):
         open_to_learn(data)
     assert len(open_to_learn(data, columns=Columns(images=str(here))).train) == 4
+
+
+def test_an_empty_column_is_no_label(here: Path) -> None:
+    files = sorted(here.glob("*/*.png"))
+    rows = "".join(f"{file.relative_to(here)},{file.parent.name},\n" for file in files)
+    (here / "rows.csv").write_text(f"image,predicted,error\n{rows}")
+    notes = open_images(str(here / "rows.csv")).notes
+    assert any("labels in predicted" in note for note in notes)
 
 
 def test_a_number_that_all_images_have_is_not_learned(here: Path) -> None:

@@ -633,6 +633,10 @@ PATH_COLUMNS = (
 )  # fmt: skip
 
 
+MOST_FOLDERS = 6  # of a path of another machine
+_ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
+
+
 def path_in(cell: Any) -> str:
     """Return the path in a cell; empty if there is none."""
     value = plain_value(cell)
@@ -670,7 +674,21 @@ def path_spellings(path: str, root: str = "") -> Iterator[tuple[str, str]]:
         for kind in ("NFC", "NFD"):
             if not form.isascii():
                 forms.append((unicodedata.normalize(kind, form), how or f"in Unicode's {kind}"))
-    for form, how in forms:
+    for form, how in forms + _tails([form for form, _ in forms]):
         if form and form not in seen:
             seen.add(form)
             yield form, how
+
+
+def _tails(forms: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the ends of absolute paths, the longest first, each with a folder of its own.
+
+    So a list of another machine, /home/her/photos/cat/1.jpg, has cat/1.jpg.
+    """
+    found = list[tuple[str, str]]()
+    for form in forms:
+        if _ABSOLUTE.match(form):
+            parts = [part for part in form.split("/") if part]
+            ends = range(max(1, len(parts) - MOST_FOLDERS - 1), len(parts) - 1)
+            found += [("/".join(parts[end:]), "by the last of their folders") for end in ends]
+    return found

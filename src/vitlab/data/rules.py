@@ -490,10 +490,10 @@ def _begins_like_splits(cells: Sequence[Any]) -> bool:
     """Return whether the first cells look like names of splits, before all are read."""
     head = [plain_value(cells[row]) for row in range(min(20, len(cells)))]
     words = [_text_of(value) for value in head if isinstance(value, str) and not is_missing(value)]
-    return bool(words) and all(map(_is_like_a_split, words))
+    return bool(words) and all(map(is_like_a_split, words))
 
 
-def _is_like_a_split(word: str) -> bool:
+def is_like_a_split(word: str) -> bool:
     """Return whether a word in lower case is the name of a split, or much like one."""
     return word in SPLIT_OF or _LIKE_A_SPLIT.fullmatch(word) is not None
 

@@ -463,6 +463,8 @@ def find_split_column(
         return _declared(facts.column, cells(facts.column), facts, is_sure=True)
     usual = usual_columns(free, SPLIT_COLUMNS)
     flags = _flag_columns(free)
+    if usual_columns(names, LABEL_COLUMNS):  # else they may be classes
+        flags |= _split_named_columns(free)
     folds = usual_columns(free, FOLD_COLUMNS)
     known = {*usual_columns(free, LABEL_COLUMNS), *usual, *flags, *folds}
     others = [name for name in free if name and name not in known]
@@ -484,6 +486,13 @@ def _flag_columns(names: Sequence[str]) -> dict[str, str]:
     """Return the columns named as those of true and false, and the split of what is true."""
     keys = {name: re.sub(r"[\s_-]", "", name.lower()) for name in names}
     return {name: FLAG_COLUMNS[key] for name, key in keys.items() if key in FLAG_COLUMNS}
+
+
+def _split_named_columns(names: Sequence[str]) -> dict[str, str]:
+    """Return columns named as two splits or more, such as train, val and test, and their splits."""
+    found = {name: SPLIT_OF.get(name.strip().lower(), "") for name in names}
+    own = {name: split for name, split in found.items() if split}
+    return own if len({*own.values()}) > 1 else {}
 
 
 def _begins_like_splits(cells: Sequence[Any]) -> bool:

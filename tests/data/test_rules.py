@@ -115,6 +115,11 @@ def labels_of(column: LabelColumn) -> list[object]:
      "3 words make 6 labels, a class each; --label-separator ' '"),
     (["golden retriever", "black labrador"], {}, ["golden retriever", "black labrador"], ""),
     ([["a"], "b"], {}, [("a",), ("b",)], ""),
+    (["['a', 'b']", '["a"]', "[]"], {"is_csv": True}, [("a", "b"), ("a",), ()], "lists as text"),
+    (["['a' 'b']", "[3]", ""], {"is_csv": True}, [("a", "b"), ("3",), None], "lists as text"),
+    (["['a']", "b"], {"is_csv": True}, ["['a']", "b"], ""),
+    (["[a]", "[b]"], {"is_csv": True}, ["[a]", "[b]"], ""),
+    (["['a']"], {}, ["['a']"], ""),
 ])  # fmt: skip
 def test_a_column_of_labels(
     cells: list[Any], options: dict[str, Any], labels: list[Any], says: str
@@ -122,6 +127,21 @@ def test_a_column_of_labels(
     column = read_label_column(cells, facts(**options))
     assert labels_of(column) == labels
     assert any(says in note for note in column.notes) if says else column.notes == []
+
+
+@pytest.mark.parametrize("cells", [
+    [[0, 1], [1, 0]], [[1.0, 0.0, 1.0], None], [np.eye(2)[0], np.eye(2)[1]], [(True, False)],
+    [torch.tensor([0, 1, 1])],
+])  # fmt: skip
+def test_vectors_of_0_and_1_are_no_classes(cells: list[Any]) -> None:
+    with pytest.raises(DataError, match=r"^column label of list holds \d numbers of 0 and 1"):
+        read_label_column(cells, facts())
+
+
+@pytest.mark.parametrize("cells", [[[0], [1]], [[0, 1], [1]], [[0, 2], [1, 0]], [["0", "1"]]])
+def test_lists_of_numbers_are_classes(cells: list[Any]) -> None:
+    expected = [tuple(map(str, cell)) for cell in cells]
+    assert labels_of(read_label_column(cells, facts())) == expected
 
 
 @pytest.mark.parametrize("name", ["labels", "Tags", " classes ", "targets", "categories"])
@@ -146,6 +166,25 @@ SPLITS: list[tuple[dict[str, list[Any]], list[str], str]] = [
     ({"used for": ["train", "test", "train"]}, ["train", "test", "train"], "names the splits"),
     ({"used for": ["train", "train", "train"]}, [], ""),
     ({"set": ["A", "B", "A"]}, [], "names no splits (a): ignored"),
+    ({"is_valid": [1, 0, 0], "is_test": [0, 1, 0]}, ["validation", "test", "train"], "is_test"),
+    ({"is_train": [1, 0, 0], "is_test": [0, 1, 0]}, ["train", "test", "validation"], "is_train"),
+    ({"is_train": [1, 0, 0], "is_val": [0, 1, 0]}, ["train", "validation", "test"], "is_val"),
+    ({"label": "abc", "train": [1, 0, 0], "val": [0, 1, 0], "test": [0, 0, 1]},
+     ["train", "validation", "test"], "column val of list: what is true"),
+    ({"train": [1, 0, 0], "test": [0, 0, 1]}, [], ""),
+    ({"label": "abc", "valid": [1, 0, 1]}, [], ""),
+    ({"Is Valid": ["y", "n", "n"]}, ["validation", "train", "train"], "Is Valid"),
+    ({"isTest": ["T", "F", None]}, ["test", "train", "train"], "1 of 3 rows"),
+    ({"is_valid": ["later", "n", "n"]}, [], "names no splits (later): ignored"),
+    ({"fold": ["1", "2", "test"]}, ["train", "train", "test"], "test are splits"),
+    ({"used": ["trainval", "test", "trainval"]}, [], "names no splits (trainval): ignored"),
+    ({"split": ["val", "test", "val"]}, ["validation", "test", "validation"], "no train: not used"),
+    ({"used": ["train", "holdout", "train"]}, [], "names no splits (holdout): ignored"),
+    ({"used": ["train", "extra", "test"]}, [], "names no splits (extra): ignored"),
+    ({"used": ["train_set", "test_set", ""]}, [], "names no splits (train_set): ignored"),
+    ({"used": ["Training", "PublicTest", "PrivateTest"]}, [], "(publictest): ignored"),
+    ({"object": ["train", "bus", "train"]}, [], ""),
+    ({"object": ["extra", "extra", "extra"]}, [], ""),
     ({"partition": [0, 1, 2]}, [], "names no splits (0): ignored"),
     ({"": ["0", "1", "2"]}, [], ""),
     ({"": ["train", "test", "train"]}, [], ""),
@@ -170,6 +209,19 @@ def test_splits_that_cannot_be_read() -> None:
     assert find_split_column(["split"], lambda name: ["a"], facts("none")).splits == []
 
 
+@pytest.mark.parametrize(("columns", "says"), [
+    ({"is_valid": [0, 1], "is_test": [0, 1]}, "line 1 is in several splits by"),
+    ({"is_train": [1, 0], "is_val": [0, 0], "is_test": [0, 0]}, None),
+    ({"is_train": [1, 0, 0, 0], "is_val": [0, 1, 0, 0], "is_test": [0, 0, 1, 0]}, "in no split"),
+])  # fmt: skip
+def test_flags_that_disagree(columns: dict[str, list[int]], says: str | None) -> None:
+    if says is None:
+        assert find_split_column([*columns], columns.__getitem__, facts("")).splits
+        return
+    with pytest.raises(DataError, match=says):
+        find_split_column([*columns], columns.__getitem__, facts(""))
+
+
 def test_names_that_look_alike() -> None:
     assert spell_name(" Cafe\u0301\u200b ") == "Caf\u00e9"
     spelled, notes = merge_names(["Caf\u00e9", "Cafe\u0301", "tea"], "photos")
@@ -177,9 +229,20 @@ def test_names_that_look_alike() -> None:
     assert notes == [
         "photos: 'Caf\u00e9' is written in 2 ways that look the same, and is one class"
     ]
-    for pair in (("Cat", "cat"), ("big cat", "big_cat"), ("\uff21", "A"), ("a-b", "a b")):
+    for pair in (
+        ("Cat", "cat"),
+        ("big cat", "big_cat"),
+        ("\uff21", "A"),
+        ("a-b", "a b"),
+        ("01", "1"),
+        ("\u202ecat\u202c", "cat"),
+        ("ca\u00adt", "cat"),
+    ):
         assert "nearly the same" in look_alike_notes(pair, "photos")[0]
-    assert look_alike_notes(["cat", "cats", "1", "10"], "photos") == []
+    assert (
+        look_alike_notes(["cat", "cats", "1", "10", "0", "1.05", "1.5", "a01", "a1"], "photos")
+        == []
+    )
 
 
 @pytest.mark.parametrize("cell", [None, True, 1.5, "", "  ", "a\0b", [], b"x"])

@@ -299,16 +299,21 @@ def open_masks(
         with named_if_slow(f"looking for the classes in the masks of {title}"):
             own = _named(file, ignored) if class_names or file.is_file() else names
             classes = own or _found(parts, ignored, workers)
-        if len(classes) < 2:
-            raise DataError(
-                f"the masks of {title} have {len(classes) or 'no'} class{'es' * (not classes)} "
-                f"beside {ignored}, which is ignored: at least 2 are needed; --ignore none counts "
-                "every number"
-            )
-        like = MaskClasses(tuple(classes.values()), tuple(classes), ignored)
-        check_class_names(like.classes, title)
+        like = _check_mask_classes(classes, ignored, title)
     known_parts = {name: replace(part, known=like) for name, part in parts.items()}
     return Opened(title, {**known_parts}, notes=notes)
+
+
+def _check_mask_classes(classes: Mapping[int, str], ignored: Ignored, title: str) -> MaskClasses:
+    """Return the classes of masks by their numbers; refuse fewer than two, and odd names."""
+    if len(classes) < 2:
+        count = "1 class" if classes else "no classes"
+        raise DataError(
+            f"the masks of {title} have {count} beside {ignored}, which is ignored: at least 2 are "
+            "needed; --ignore none counts every number"
+        )
+    check_class_names(tuple(classes.values()), title)
+    return MaskClasses(tuple(classes.values()), tuple(classes), ignored)
 
 
 def _named(file: Path, ignored: Ignored) -> dict[int, str]:

@@ -304,6 +304,9 @@ def _by_split(found: Sequence[Part], request: Request, notes: list[str]) -> dict
         notes.append(f"ignored what is not a split of {request.data}: {', '.join(others)}")
         sources = {name: own for name, own in sources.items() if name in SPLIT_WORDS}
     if "train" not in sources or len(sources) == 1:
+        if len(sources) > 1 and request.labels == "required":
+            names = " and ".join(filter(None, sources))
+            notes.append(f"{request.data} has {names}, but no train: taken together")
         every = [source for own in sources.values() for source in own]
         return {ALL: _joined(every, request)}
     return {

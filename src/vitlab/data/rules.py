@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import unquote
@@ -124,6 +124,8 @@ _WHOLE = re.compile(r"[+-]?\d+\.0+")
 _NUMBERS = re.compile(r"\s*\d+(\s+\d+)*\s*")
 _SPLIT = re.compile(r"(?<!\\)\|")
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200e\u200f\u2060\ufeff"))
+_LIST_TEXT = re.compile(r"\[(\s*('[^']*'|\"[^\"]*\"|[+-]?\d+)\s*,?)*\]")
+_LIST_ITEM = re.compile(r"'([^']*)'|\"([^\"]*)\"|([+-]?\d+)")
 NOT_A_LABEL = "has no label, or one that is neither text nor a whole number"
 
 
@@ -237,8 +239,11 @@ def read_label_column(cells: Sequence[Any], facts: ColumnFacts) -> LabelColumn:
     """
     distinct, codes = encode_cells(cells)
     notes = list[str]()
+    if facts.is_csv and not facts.separator:
+        distinct = _read_list_texts(distinct, facts, notes)
     separator = facts.separator or _choose_separator(distinct, facts, notes)
     distinct = _strip_fractions(distinct)
+    _check_no_vectors(distinct, facts)
     first = np.full(len(distinct), -1)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
     labels = list[Label | None]()
@@ -253,6 +258,40 @@ def read_label_column(cells: Sequence[Any], facts: ColumnFacts) -> LabelColumn:
         labels = [(label,) if isinstance(label, str) else label for label in labels]
     notes += _doubtful_notes(labels, codes, facts)
     return LabelColumn(labels, codes, notes)
+
+
+def _check_no_vectors(distinct: Sequence[Any], facts: ColumnFacts) -> None:
+    """Refuse vectors of 0 and 1, a place for each class, which would be read as classes 0 and 1."""
+    cells = [value for value in distinct if value is not None]
+    if not cells or not all(isinstance(value, tuple) for value in cells):
+        return
+    is_long = len(cells[0]) > 1 and len({*map(len, cells)}) == 1
+    if is_long and all(
+        type(each) in (int, float, bool) and each in (0, 1) for each in sum(cells, ())
+    ):
+        raise DataError(
+            f"column {facts.column} of {facts.title} holds {len(cells[0])} numbers of 0 and 1 for "
+            "each image: give the names or the numbers of its classes, or a column for each class"
+        )
+
+
+def _read_list_texts(distinct: list[Any], facts: ColumnFacts, notes: list[str]) -> list[Any]:
+    """Return texts such as `['a', 'b']` as lists, where a column has nothing else.
+
+    So pandas writes lists, and arrays without commas, into CSV.
+    """
+    texts = [value for value in distinct if isinstance(value, str)]
+    if not texts or not all(_LIST_TEXT.fullmatch(text.strip()) for text in texts):
+        return distinct
+    notes.append(
+        f"column {facts.column} of {facts.title} holds lists as text: each item is a label"
+    )
+    return [
+        tuple("".join(groups) for groups in _LIST_ITEM.findall(value))
+        if isinstance(value, str)
+        else value
+        for value in distinct
+    ]
 
 
 def _choose_separator(distinct: Sequence[Any], facts: ColumnFacts, notes: list[str]) -> str:
@@ -316,11 +355,13 @@ def _doubtful_notes(
 
 
 def look_alike_notes(names: Iterable[str], title: str) -> list[str]:
-    """Return a line about classes whose names differ in case, spaces or kinds of characters."""
+    """Return a line about classes whose names differ in case, zeros, or kinds of characters."""
     alike = dict[str, list[str]]()
     for name in names:
         key = unicodedata.normalize("NFKC", name).casefold()
-        alike.setdefault(re.sub(r"[\s_-]+", " ", key), []).append(name)
+        key = "".join(sign for sign in key if unicodedata.category(sign) != "Cf")
+        key = re.sub(r"[\s_-]+", " ", key)
+        alike.setdefault(re.sub(r"(?<![\w.])0+(?=\d)", "", key), []).append(name)
     pairs = [sorted(own) for own in alike.values() if len(own) > 1]
     if not pairs:
         return []
@@ -361,13 +402,24 @@ SPLIT_COLUMNS = (
 )  # fmt: skip
 FOLD_COLUMNS = ("fold", "kfold", "folds", "fold_id", "fold_number")
 FLAG_COLUMNS = {
-    "is_valid": "validation", "is_val": "validation", "is_validation": "validation",
-    "is_test": "test", "is_train": "train", "is_training": "train", "is_training_image": "train",
+    "isvalid": "validation", "isval": "validation", "isvalidation": "validation",
+    "isdev": "validation", "istest": "test", "istesting": "test", "isholdout": "test",
+    "istrain": "train", "istraining": "train", "istrainingimage": "train", "intrain": "train",
+    "intest": "test",
 }  # fmt: skip
-"""Columns of true and false (fastai's and others'), and the split of what is true."""
+"""Columns of true and false (fastai's and others'), and the split of what is true.
 
-_TRUE = frozenset({"true", "1", "1.0", "yes"})
-_FALSE = frozenset({"false", "0", "0.0", "no"})
+Their names are in lower case, without spaces, `_` and `-`.
+"""
+
+_TRUE = frozenset({"true", "1", "1.0", "yes", "y", "t"})
+_FALSE = frozenset({"false", "0", "0.0", "no", "n", "f"})
+_LIKE_A_SPLIT = re.compile(
+    r"(train|test|val|valid|validation|dev|eval|hold[-_ ]?out)([-_ ]?(set|data|split|id|ood))?"
+    r"[-_ ]?\d*|.*[-_ ]?(train|test)(ing)?|(train|test)(ing)?[-_ ].*|trainval|extra|unlabell?ed|"
+    r"unsupervised"
+)
+MOST_SPLITS = 10  # words of a column that is like one of splits
 
 
 @dataclass(frozen=True)
@@ -376,12 +428,12 @@ class SplitColumn:
 
     Attributes:
         splits: train, validation or test, of each row; empty where no column declares any
-        column: its name
+        columns: its name; several of true and false
         notes: what was guessed, for the user
     """
 
     splits: list[str] = field(default_factory=list)
-    column: str = ""
+    columns: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 
 
@@ -416,27 +468,50 @@ def find_split_column(
     free = [name for name in names if name not in taken]
     if facts.column:
         return _declared(facts.column, cells(facts.column), facts, is_sure=True)
-    ordered = dict.fromkeys(usual_columns(free, SPLIT_COLUMNS))
-    ordered |= dict.fromkeys(usual_columns(free, tuple(FLAG_COLUMNS)))
-    ordered |= dict.fromkeys(usual_columns(free, FOLD_COLUMNS))
-    known = {*usual_columns(free, LABEL_COLUMNS), *ordered}
-    ordered |= dict.fromkeys(name for name in free if name and name not in known)
+    usual = usual_columns(free, SPLIT_COLUMNS)
+    flags = _flag_columns(free)
+    if usual_columns(names, LABEL_COLUMNS):  # else they may be classes
+        flags |= _split_named_columns(free)
+    folds = usual_columns(free, FOLD_COLUMNS)
+    known = {*usual_columns(free, LABEL_COLUMNS), *usual, *flags, *folds}
+    others = [name for name in free if name and name not in known]
     notes = list[str]()
-    for name in ordered:
-        if name not in known and not _begins_with_splits(cells(name)):
+    for name in [*usual, *flags, *folds, *others]:
+        if name in others and not _begins_like_splits(cells(name)):
             continue
-        found = _declared(name, cells(name), facts, is_sure=name.strip().lower() == "split")
+        if name in flags:
+            found = _flagged(flags, cells, facts) if name == next(iter(flags)) else SplitColumn()
+        else:
+            found = _declared(name, cells(name), facts, is_sure=name.strip().lower() == "split")
         notes += found.notes
         if found.splits:
-            return SplitColumn(found.splits, name, notes)
+            return replace(found, notes=notes)
     return SplitColumn(notes=notes)
 
 
-def _begins_with_splits(cells: Sequence[Any]) -> bool:
-    """Return whether the first cells are names of splits, before all are read."""
+def _flag_columns(names: Sequence[str]) -> dict[str, str]:
+    """Return the columns named as those of true and false, and the split of what is true."""
+    keys = {name: re.sub(r"[\s_-]", "", name.lower()) for name in names}
+    return {name: FLAG_COLUMNS[key] for name, key in keys.items() if key in FLAG_COLUMNS}
+
+
+def _split_named_columns(names: Sequence[str]) -> dict[str, str]:
+    """Return columns named as two splits or more, such as train, val and test, and their splits."""
+    found = {name: SPLIT_OF.get(name.strip().lower(), "") for name in names}
+    own = {name: split for name, split in found.items() if split}
+    return own if len({*own.values()}) > 1 else {}
+
+
+def _begins_like_splits(cells: Sequence[Any]) -> bool:
+    """Return whether the first cells look like names of splits, before all are read."""
     head = [plain_value(cells[row]) for row in range(min(20, len(cells)))]
     words = [_text_of(value) for value in head if isinstance(value, str) and not is_missing(value)]
-    return bool(words) and all(word in SPLIT_OF for word in words)
+    return bool(words) and all(map(is_like_a_split, words))
+
+
+def is_like_a_split(word: str) -> bool:
+    """Return whether a word in lower case is the name of a split, or much like one."""
+    return word in SPLIT_OF or _LIKE_A_SPLIT.fullmatch(word) is not None
 
 
 def _declared(name: str, cells: Sequence[Any], facts: ColumnFacts, *, is_sure: bool) -> SplitColumn:
@@ -445,12 +520,11 @@ def _declared(name: str, cells: Sequence[Any], facts: ColumnFacts, *, is_sure: b
     words = [_text_of(value) for value in distinct]
     present = [word for word in words if word]
     key = name.strip().lower()
-    column = f"column {name} of {facts.title}"
     if not present:
         return SplitColumn()
     if unknown := [word for word in present if word not in SPLIT_OF]:
-        if key in FLAG_COLUMNS:
-            return _flagged(name, words, codes, facts)
+        if flags := _flag_columns([name]):
+            return _flagged(flags, lambda _: cells, facts)
         if key in FOLD_COLUMNS:
             return _folded(name, words, codes, facts)
         if is_sure:
@@ -459,51 +533,98 @@ def _declared(name: str, cells: Sequence[Any], facts: ColumnFacts, *, is_sure: b
                 f"{facts.title} {facts.place(row)}: unknown split {unknown[0]!r}; choose train, "
                 "val or test"
             )
-        return SplitColumn(notes=[f"{column} names no splits ({unknown[0]}): ignored"])
+        is_known = key in SPLIT_COLUMNS
+        is_few = 1 < len(present) <= MOST_SPLITS
+        notes = [_ignored_line(name, unknown[0], facts)] if is_known or is_few else []
+        return SplitColumn(notes=notes)
     if len({SPLIT_OF[word] for word in present}) < 2 and key not in SPLIT_COLUMNS:
         return SplitColumn()
     notes = list[str]()
     if key not in SPLIT_COLUMNS:
-        notes.append(f"{column} names the splits")
-    return _with_missing([SPLIT_OF.get(word, "") for word in words], codes, name, facts, notes)
+        notes.append(f"column {name} of {facts.title} names the splits")
+    own = [SPLIT_OF.get(words[code], "") for code in codes.tolist()]
+    return _with_missing(own, (name,), facts, notes)
+
+
+def _ignored_line(name: str, word: str, facts: ColumnFacts) -> str:
+    """Return a line about a column that might be one of splits, but has another word."""
+    return (
+        f"column {name} of {facts.title} names no splits ({word}): ignored; the words train, val "
+        "and test make it count"
+    )
 
 
 def _with_missing(
-    splits: list[str], codes: Indices, name: str, facts: ColumnFacts, notes: list[str]
+    splits: list[str], names: tuple[str, ...], facts: ColumnFacts, notes: list[str]
 ) -> SplitColumn:
     """Return the split of each row; rows without one are training images, and counted."""
-    own = [splits[code] for code in codes.tolist()]
-    missing = own.count("")
+    column = " and ".join(names)
+    missing = splits.count("")
     if missing:
         notes.append(
-            f"{missing:,} of {len(own):,} rows of {facts.title} are empty in column {name}: "
+            f"{missing:,} of {len(splits):,} rows of {facts.title} are empty in column {column}: "
             "training images"
         )
-    return SplitColumn([split or "train" for split in own], name, notes)
+    own = [split or "train" for split in splits]
+    if "train" not in own:
+        present = " and ".join(name for name in SPLIT_WORDS if name in own)
+        notes.append(f"column {column} of {facts.title} has {present} alone, no train: not used")
+    return SplitColumn(own, names, notes)
 
 
-def _flagged(name: str, words: Sequence[str], codes: Indices, facts: ColumnFacts) -> SplitColumn:
-    """Return the splits in a column such as is_valid."""
-    split = FLAG_COLUMNS[name.strip().lower()]
-    other = "test" if split == "train" else "train"
-    if not all(word in _TRUE | _FALSE | {""} for word in words) or not _TRUE & {*words}:
-        return SplitColumn()
-    notes = [f"column {name} of {facts.title}: what is true is the {split} split"]
-    own = [split if word in _TRUE else other if word else "" for word in words]
-    return _with_missing(own, codes, name, facts, notes)
+def _flagged(
+    flags: Mapping[str, str], cells: Callable[[str], Sequence[Any]], facts: ColumnFacts
+) -> SplitColumn:
+    """Return the splits in columns such as is_valid and is_test.
+
+    Raises:
+        DataError: a row that is in several splits, or in none.
+    """
+    used = dict[str, str]()
+    notes = list[str]()
+    is_true = dict[str, NDArray[np.bool_]]()
+    is_false = dict[str, NDArray[np.bool_]]()
+    for name, split in flags.items():
+        distinct, codes = encode_cells(cells(name))
+        words = [_text_of(value) for value in distinct]
+        if odd := [word for word in words if word not in _TRUE | _FALSE | {""}]:
+            notes.append(_ignored_line(name, odd[0], facts))
+        elif _TRUE & {*words} and split not in used.values():
+            used[name] = split
+            is_true[split] = np.array([word in _TRUE for word in words])[codes]
+            is_false[split] = np.array([word in _FALSE for word in words])[codes]
+            notes.append(f"column {name} of {facts.title}: what is true is the {split} split")
+    if not used:
+        return SplitColumn(notes=notes)
+    columns = " and ".join(used)
+    unsaid = [split for split in ("test", "validation") if split not in is_true]
+    is_no_training = is_false.get("train", np.zeros(len(codes), bool))
+    of_false = np.where(is_no_training, unsaid[0] if unsaid else "none", "train")
+    is_any_false = np.any([*is_false.values()], axis=0)
+    own = np.where(is_any_false, of_false, "").astype(object)
+    for split, rows in is_true.items():
+        own[rows] = split
+    is_wrong = (np.sum([*is_true.values()], axis=0) > 1) | (own == "none")
+    if is_wrong.any():
+        row = int(np.flatnonzero(is_wrong)[0])
+        number = "no split" if own[row] == "none" else "several splits"
+        raise DataError(f"{facts.title} {facts.place(row)} is in {number} by columns {columns}")
+    return _with_missing(own.tolist(), tuple(used), facts, notes)
 
 
 def _folded(name: str, words: Sequence[str], codes: Indices, facts: ColumnFacts) -> SplitColumn:
-    """Return the lowest fold as the test split."""
+    """Return the lowest fold as the test split; words for a split beside numbers as that split."""
     values = sorted({word for word in words if word}, key=by_number)
     if len(values) < 2:
         return SplitColumn()
-    notes = [
-        f"column {name} of {facts.title}: {values[0]} is the test split, the other "
-        f"{len(values) - 1} are for training"
-    ]
-    own = ["" if not word else "test" if word == values[0] else "train" for word in words]
-    return _with_missing(own, codes, name, facts, notes)
+    named = {word: SPLIT_OF[word] for word in values if SPLIT_OF.get(word, "train") != "train"}
+    if named:
+        line = f"{' and '.join(named)} are splits, the other values are for training"
+    else:
+        named = {values[0]: "test"}
+        line = f"{values[0]} is the test split, the other {len(values) - 1} are for training"
+    own = [named.get(words[code], "train") if words[code] else "" for code in codes.tolist()]
+    return _with_missing(own, (name,), facts, [f"column {name} of {facts.title}: {line}"])
 
 
 def by_number(word: str) -> tuple[float, str]:
@@ -526,6 +647,10 @@ PATH_COLUMNS = (
     "path", "file", "file_name", "filename", "image", "image_path", "img_path", "filepath",
     "file_path", "image_name", "image_id", "image_file", "img", "id", "name",
 )  # fmt: skip
+
+
+MOST_FOLDERS = 6  # of a path of another machine
+_ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
 
 
 def path_in(cell: Any) -> str:
@@ -565,7 +690,21 @@ def path_spellings(path: str, root: str = "") -> Iterator[tuple[str, str]]:
         for kind in ("NFC", "NFD"):
             if not form.isascii():
                 forms.append((unicodedata.normalize(kind, form), how or f"in Unicode's {kind}"))
-    for form, how in forms:
+    for form, how in forms + _tails([form for form, _ in forms]):
         if form and form not in seen:
             seen.add(form)
             yield form, how
+
+
+def _tails(forms: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the ends of absolute paths, the longest first, each with a folder of its own.
+
+    So a list of another machine, /home/her/photos/cat/1.jpg, has cat/1.jpg.
+    """
+    found = list[tuple[str, str]]()
+    for form in forms:
+        if _ABSOLUTE.match(form):
+            parts = [part for part in form.split("/") if part]
+            ends = range(max(1, len(parts) - MOST_FOLDERS - 1), len(parts) - 1)
+            found += [("/".join(parts[end:]), "by the last of their folders") for end in ends]
+    return found

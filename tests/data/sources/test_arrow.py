@@ -113,3 +113,34 @@ def test_names_on_the_hub() -> None:
     Path("some/file").write_text("x")
     with pytest.raises(ValueError, match=r"^some/file is not a folder, a Parquet file"):
         open_to_learn("some/file")
+
+
+def test_text_of_any_type_is_a_path_of_a_table_in_memory(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{number}.png") for number in range(4)]
+    for path in paths:
+        Path(path).write_bytes(png(8))
+    for kind in (pa.string(), pa.large_string()):
+        table = pa.table({"path": pa.array(paths, kind), "label": ["a", "b"] * 2})
+        opened = open_images(datasets.Dataset(table))
+        assert opened.every().classes == ("a", "b")
+        assert len(opened.every()) == 4
+
+
+def test_files_whose_names_are_no_split_are_named(tmp_path: Path) -> None:
+    folder = parquet(tmp_path / "pq", train=4, extra=4)
+    assert "also in extra-00000-of-00001.parquet" in open_images(str(folder)).notes[0]
+    assert open_images(str(parquet(tmp_path / "other", one=4, two=4))).notes == []
+
+
+def test_splits_without_training_images_are_named(tmp_path: Path) -> None:
+    opened = open_images(str(parquet(tmp_path / "pq", validation=4, test=4)))
+    assert "has test and validation, but no train" in opened.notes[0]
+    trained = open_images(str(parquet(tmp_path / "other", trainval=4, test=4)))
+    assert {name: len(own) for name, own in trained.parts.items()} == {"train": 4, "test": 4}
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    columns = [pa.array(["a.png"]), pa.array(["a"]), pa.array(["b"])]
+    pq.write_table(pa.table(columns, names=["path", "label", "label"]), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="two columns of the same name: path, label, label"):
+        open_images(str(tmp_path / "a.parquet"))

@@ -12,6 +12,7 @@ import torch
 from conftest import photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.open import open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.source import counts
@@ -213,6 +214,44 @@ def test_columns_that_the_user_names(here: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--images names another folder"):
         open_to_learn(data)
     assert len(open_to_learn(data, columns=Columns(images=str(here))).train) == 4
+
+
+@pytest.mark.parametrize("head", ["path,label", "path,label,,"])
+def test_empty_fields_at_the_end_of_some_lines(here: Path, head: str) -> None:
+    lines = [f"a/00{i}.png,x," + "," * i for i in range(3)] + ["b/000.png,y", "b/001.png,y"]
+    opened = open_images(csv(here, head, *lines))
+    assert opened.every().labels.counts(2) == [3, 2]
+    for line in ("a/003.png,x,,y", "a/003.png"):
+        with pytest.raises(DataError, match="line 7: the number of fields differs"):
+            open_images(csv(here, head, *lines, line))
+
+
+@pytest.mark.parametrize("root", ["/home/her/photos/", "C:\\Users\\her\\", "file:///D:/data/"])
+def test_absolute_paths_of_another_machine(here: Path, root: str) -> None:
+    lines = [f"{root}{kind}/00{i}.png,{kind}" for kind in "ab" for i in range(3)]
+    if "\\" in root:
+        lines = [line.replace("/", "\\") for line in lines]
+    opened = open_images(csv(here, "path,label", *lines))
+    assert opened.every().name(3) == str(here / "b/000.png")
+    assert "6 of the 6 paths" in opened.notes[0]
+    moved = here / "moved"
+    moved.mkdir()
+    opened = open_images(csv(moved, "path,label", *lines), columns=Columns(images=str(here)))
+    assert opened.every().name(3) == str(here / "b/000.png")
+    with pytest.raises(DataError, match=r"1 of the 7 files|on another machine"):
+        open_images(csv(here, "path,label", *lines, f"{root}c/000.png,c"))
+    with pytest.raises(
+        DataError, match=r"1 of the 1 files|on another machine"
+    ):  # a name alone could be anything's
+        open_images(csv(here / "a", "path,label", f"{root}000.png,c"))
+
+
+def test_an_empty_column_is_no_label(here: Path) -> None:
+    files = sorted(here.glob("*/*.png"))
+    rows = "".join(f"{file.relative_to(here)},{file.parent.name},\n" for file in files)
+    (here / "rows.csv").write_text(f"image,predicted,error\n{rows}")
+    notes = open_images(str(here / "rows.csv")).notes
+    assert any("labels in predicted" in note for note in notes)
 
 
 def test_a_number_that_all_images_have_is_not_learned(here: Path) -> None:

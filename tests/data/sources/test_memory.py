@@ -162,6 +162,14 @@ def test_paths_in_a_frame_are_found_as_in_lists(files: list[Path]) -> None:
         open_to_learn([("x", "a"), ("y", "b")])
 
 
+def test_two_columns_of_one_name_are_refused(files: list[Path]) -> None:
+    frame = pd.DataFrame(
+        [[str(file), "a", "b"] for file in files], columns=["path", "label", "label"]
+    )
+    with pytest.raises(DataError, match="two columns of the name 'label'"):
+        open_to_learn(frame)
+
+
 def test_labels_of_a_data_set_come_from_its_targets(files: list[Path]) -> None:
     """Without reading all images; unless they are not what the items say."""
     data = Torch(files)

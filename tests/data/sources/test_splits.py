@@ -11,6 +11,7 @@ from sklearn.model_selection import StratifiedKFold
 
 import vitlab
 from conftest import TINY, photo_folder
+from made_files import png
 from vitlab.data.holdout import (
     fingerprint,
     fold_of,
@@ -20,6 +21,7 @@ from vitlab.data.holdout import (
 )
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
+from vitlab.data.open import open_images
 from vitlab.data.settings import Data
 from vitlab.data.sources.memory import Arrays, split_digits
 from vitlab.data.sources.request import Splits, by_split, split_of
@@ -254,3 +256,31 @@ def test_a_fold_is_evaluated_on_its_own_images(tmp_path: Path, uneven: Path) -> 
     assert again["nll"] == pytest.approx(run.metrics["nll"])
     with pytest.raises(vitlab.UserError, match="was started with fold=2/5, not 3/5"):
         vitlab.train(recipe.changed(fold="3/5"), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("splits", [
+    ("trainval", "test"), ("train_v1", "train_v2", "test"), ("train_set", "holdout"),
+    ("training_data", "validation_data", "evaluation"),
+])  # fmt: skip
+def test_folders_that_are_like_splits_are_no_classes(
+    splits: tuple[str, ...], tmp_path: Path
+) -> None:
+    for number, (split, name) in enumerate((a, b) for a in splits for b in ("cat", "dog")):
+        file = tmp_path / split / name / "1.png"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(png(number))
+    with pytest.raises(DataError, match="which are like splits and have the same folders"):
+        open_images(str(tmp_path))
+    assert len(open_images(str(tmp_path), "optional").every()) == 2 * len(splits)
+
+
+@pytest.mark.parametrize("folders", [
+    ("train_station/day", "train_station/night", "test_tube/glass"), ("test/a", "test/b", "exam/a"),
+    ("train", "bus"),
+])  # fmt: skip
+def test_classes_may_have_words_of_splits(folders: tuple[str, ...], tmp_path: Path) -> None:
+    for number, folder in enumerate(folders):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "1.png").write_bytes(png(number))
+    opened = open_images(str(tmp_path))
+    assert {*opened.every().classes} == {folder.partition("/")[0] for folder in folders}

@@ -114,7 +114,8 @@ def open_rows(table: CellTable, image_column: str, bare: Source, request: Reques
         whole = _with_groups(numbered(bare, cells, known.label_column), table, known)
         return Found(_in_splits(Part(whole, table.split), rows, splits), notes)
     try:
-        others = [name for name in table.columns if name not in {image_column, splits.column, ""}]
+        taken = {image_column, *splits.columns, ""}
+        others = [name for name in table.columns if name not in taken]
         names, column = _read_labels(table, others, known)
         labeled = _label_rows(bare, table, names, column)
     except DataError as error:
@@ -263,7 +264,8 @@ def _may_be_labels(cells: Sequence[Any]) -> bool:
     """Return whether a column of no usual name may hold labels: words or numbers that recur."""
     distinct, codes = encode_cells(cells)
     plain = all(value is None or isinstance(value, str | int) for value in distinct)
-    return plain and (len(distinct) < len(codes) or len(codes) < 3)
+    is_empty = all(value is None for value in distinct)
+    return plain and not is_empty and (len(distinct) < len(codes) or len(codes) < 3)
 
 
 def _column_notes(

@@ -11,7 +11,7 @@ The words of splits are those of `data/rules.py`.
 import re
 from collections import Counter
 
-from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS
+from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS, is_like_a_split
 from vitlab.data.sources.class_levels import MOST_STRAY, Folder
 from vitlab.data.sources.file_tree import FileTree
 from vitlab.errors import DataError
@@ -106,6 +106,7 @@ def split_folders(tree: FileTree) -> tuple[dict[str, FileTree], list[FileTree]]:
     own = {each.path for each in found.values()}
     others = [each for each in tree.folders() if each.path not in own]
     if not found or (others and "train" not in found):
+        _check_are_classes(tree)
         return {}, []
     if "train" not in found and len(found) > 1:
         names = " and ".join(each.name for each in found.values())
@@ -120,6 +121,26 @@ def split_folders(tree: FileTree) -> tuple[dict[str, FileTree], list[FileTree]]:
             f"a split: rename it test or val, move it away, or name {train.title} as the data"
         )
     return _entered(found), others
+
+
+def _check_are_classes(tree: FileTree) -> None:
+    """Refuse folders such as trainval and test that have the same folders of classes.
+
+    Raises:
+        DataError: they would be the classes.
+    """
+    folders = [each for each in tree.folders() if each.has_pictures_below()]
+    names = [each.name for each in folders]
+    if len(folders) < 2 or not all(is_like_a_split(name.lower()) for name in names):
+        return
+    if not any("train" in name.lower() for name in names) or any(map(is_flat, folders)):
+        return
+    inside = [{own.name for own in each.folders() if own.has_pictures_below()} for each in folders]
+    if len(set.intersection(*inside)) > 1:
+        raise DataError(
+            f"{tree.title} has {', '.join(names[:4])}, which are like splits and have the same "
+            "folders: name them train, val and test, or name one of them as the data"
+        )
 
 
 def _entered(splits: dict[str, FileTree]) -> dict[str, FileTree]:

@@ -41,6 +41,8 @@ from vitlab.data.sources.request import Found, Part, Request, blank
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+
 
 def open_folder(request: Request) -> Found | None:
     """Open a folder of images; None for others.
@@ -254,6 +256,9 @@ def _label_by_folder(
     if not found:
         explain_no_images(tree)
         loose = " (its images are not in sub-folders)" if tree.has_pictures_below() else ""
+        tables = [name for name in tree.listing.beside if name.lower().endswith(TABLES)]
+        if loose and len(tables) == 1:
+            loose += f"; if {tables[0]} has their labels, name it as the data"
         raise DataError(
             f"{tree.title} has no class folders with images{loose}: put the images of each class "
             f"into a folder of its name{list_hint(tree)}; supported are "

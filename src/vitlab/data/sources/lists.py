@@ -109,6 +109,9 @@ def _read_csv(text: str, file: Path, known: Columns) -> CellTable:
         del lines[0]
     else:
         head = [str(number) for number in range(1, len(head) + 1)]
+    named = max(number for number, name in enumerate(head, 1) if name) if any(head) else 0
+    head = head[:named]
+    lines = [(number, _without_empty_end(fields, named)) for number, fields in lines]
     places = [number for number, name in enumerate(head) if name]
     names = [head[number] for number in places]
     if len(set(names)) < len(names):
@@ -125,6 +128,14 @@ def _read_csv(text: str, file: Path, known: Columns) -> CellTable:
     return CellTable(
         str(file), names, columns.__getitem__, lambda row: f"line {lines[row][0]}", is_csv=True
     )
+
+
+def _without_empty_end(fields: list[str], named: int) -> list[str]:
+    """Return the fields of a line without the empty ones beyond the columns with a name.
+
+    Excel writes such fields in some of the lines and not in others.
+    """
+    return fields if any(fields[named:]) else fields[:named]
 
 
 def _is_header(head: Sequence[str], file: Path, known: Columns) -> bool:

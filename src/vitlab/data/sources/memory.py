@@ -271,6 +271,9 @@ def _pictures(pictures: Sequence[Picture], title: str) -> Source:
 def _rows(data: Any) -> list[Row] | None:
     """Return the rows of a table in memory; None for other objects."""
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
+        if not data.columns.is_unique:
+            twice = data.columns[data.columns.duplicated()][0]
+            raise DataError(f"the table has two columns of the name {str(twice)!r}: rename one")
         data = data.to_dict("records")
     if isinstance(data, Sequence) and all(isinstance(each, Mapping) for each in data):
         return [{str(key): value for key, value in row.items()} for row in data]

@@ -25,7 +25,7 @@ from vitlab.data.sources.folders import holds_images, image_paths
 from vitlab.data.sources.lists import find_images, read_paths
 from vitlab.data.sources.paths import Inside, read_image
 from vitlab.data.sources.remote import KeptParts, expand, is_url, reason, stamp
-from vitlab.data.sources.request import Found, Part, Request, blank, by_split
+from vitlab.data.sources.request import Found, Part, Request, blank, by_split, split_file_lines
 from vitlab.errors import DataError, ImageError
 from vitlab.files import check_regular
 from vitlab.packages import check_installed, needed
@@ -274,7 +274,7 @@ def open_parquet(request: Request) -> Found | None:
     if not groups:
         return None
     needed("pyarrow", request.data)
-    parts, notes = list[Part](), list[str]()
+    parts, notes = list[Part](), split_file_lines(groups.get("train", []), request.data)
     for split, files in groups.items():
         found = _open_files(files, split, len(groups) > 1, request)
         parts += found.parts
@@ -304,6 +304,8 @@ def _open_files(files: Sequence[str], split: str, is_split: bool, request: Reque
     title = f"{request.data} {split}"
     opened = [open_parquet_file(file) for file in files]
     schema = opened[0].schema_arrow
+    if len({*schema.names}) < len(schema.names):
+        raise DataError(f"{title} has two columns of the same name: {', '.join(schema.names)[:80]}")
     check_known_columns(schema.names, title, (request.columns.path_column,))
     table = CellTable(
         title,

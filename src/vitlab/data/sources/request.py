@@ -13,6 +13,7 @@ from typing import Any, Literal
 from vitlab.data.labels import Classes, SingleLabels
 from vitlab.data.rules import SPLIT_WORDS
 from vitlab.data.settings import Columns
+from vitlab.data.sources.paths import some
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 
@@ -56,8 +57,13 @@ class Splits:
 
 def split_of(words: str) -> str:
     """Return the split that a file's name mentions; else `train`."""
+    return _named_split(words) or "train"
+
+
+def _named_split(words: str) -> str:
+    """Return the split that a file's name mentions; empty if it mentions none."""
     parts = set(re.split(r"[^a-z]+", words.lower()))
-    return next((split for split, names in SPLIT_WORDS.items() if parts & set(names)), "train")
+    return next((split for split, names in SPLIT_WORDS.items() if parts & set(names)), "")
 
 
 def by_split(files: Sequence[str]) -> dict[str, list[str]]:
@@ -73,6 +79,25 @@ def by_split(files: Sequence[str]) -> dict[str, list[str]]:
         if groups.keys() > {"train"}:
             return groups
     return {"train": [*files]}
+
+
+def split_file_lines(files: Sequence[str], title: str) -> list[str]:
+    """Return a line about files that train although the names of others say that they do not.
+
+    Args:
+        files: the files of training, as `by_split` groups them
+        title: what to call the data
+    """
+    named = {file: _named_split(PurePosixPath(file).stem) for file in files}
+    splits = sorted({*named.values()} - {""})
+    odd = [PurePosixPath(file).name for file, split in named.items() if not split]
+    if splits == ["train"] and odd:
+        return [f"training images of {title} are also in {some(odd)}, which names no split"]
+    if len(splits) > 1 and "train" not in splits:
+        return [
+            f"{title} has {' and '.join(splits)}, but no train: all its files are taken together"
+        ]
+    return []
 
 
 Wanted = Literal["required", "optional", "ignored", "numbers"]

@@ -4,7 +4,7 @@ Columns are found by type and name. Parquet files are read without it: `parquet.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from vitlab.hub import of_disk
 from vitlab.packages import needed
 
 BYTES = ("binary", "large_binary")  # encoded images without a type of their own
+TEXT = ("string", "large_string", "string_view")  # pandas 3 has the second
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,13 @@ def open_dataset(rows: Any, title: str, inside: Inside, request: Request, split:
         )
         bare = Table(encoded, column, blank(len(rows)), (), title, inside)
         return open_rows(table, column, bare, request)
-    texts = [key for key, kind in kinds.items() if getattr(kind, "dtype", "") == "string"]
+    texts = [key for key, kind in kinds.items() if getattr(kind, "dtype", "") in TEXT]
     if not texts:
         raise DataError(f"{title} has no image column; its columns are {', '.join(kinds)}")
     listed = inside.roots[0] / "table"
     column, places = find_images(table, listed, request.columns)
-    paths, notes = read_paths(table, column, places, listed, request.columns)
+    known = replace(request.columns, allow_outside=inside.anywhere)
+    paths, notes = read_paths(table, column, places, listed, known)
     found = open_rows(table, column, image_paths(paths, places.root), request)
     return Found(found.parts, [*notes, *found.notes])
 

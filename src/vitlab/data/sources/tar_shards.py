@@ -52,7 +52,15 @@ from vitlab.data.sources.remote import (
     reason,
     stamp,
 )
-from vitlab.data.sources.request import NO_LABELS, Found, Part, Request, blank, by_split
+from vitlab.data.sources.request import (
+    NO_LABELS,
+    Found,
+    Part,
+    Request,
+    blank,
+    by_split,
+    split_file_lines,
+)
 from vitlab.data.sources.shards import Shards
 from vitlab.data.sources.tar_folders import open_by_folder
 from vitlab.errors import DataError, RefusedError, UserError
@@ -75,7 +83,8 @@ def open_shards(request: Request) -> Found | None:
         return None
     kept = KeptParts.of(request.columns.cache_data, request.columns.cache_gb)
     groups = {split: (own, _index(own, kept)) for split, own in by_split(places).items()}
-    parts, notes = list[Part](), list[str]()
+    train = groups["train"][0] if "train" in groups else []
+    parts, notes = list[Part](), split_file_lines(train, data)
     for split, (own, index) in groups.items():
         name = split if len(groups) > 1 else ""
         found = _open_split(own, index, name, request)

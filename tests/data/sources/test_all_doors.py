@@ -651,3 +651,26 @@ def test_what_systems_add_is_no_image(door: str, tmp_path: Path) -> None:
     assert seen(opened) == wanted(Case(own))
     skipped = [note for note in opened.notes if "skipped" in note]
     assert len(skipped) == (door == "glob"), skipped  # whose pattern names notes.txt
+
+
+def test_a_list_in_the_folder_of_each_split(tmp_path: Path) -> None:
+    """Hugging Face's folders of images: train/metadata.csv, test/metadata.csv."""
+    own = split_at(entries(), ["train", "train", "test"])
+    for split in ("train", "test"):
+        part = [each for each in own if each.split == split]
+        write_files(tmp_path / split, part)
+        rows = [{"file_name": each.path, "label": each.label} for each in part]
+        pd.DataFrame(rows).to_csv(tmp_path / split / "metadata.csv", index=False)
+    assert seen(open_images(str(tmp_path))) == wanted(Case(own))
+
+
+def test_a_column_of_splits_in_data_that_comes_in_splits_is_named(tmp_path: Path) -> None:
+    own = entries()
+    rows = [{"image": each.content, "label": each.label, "split": ["train", "test"][n % 2]}
+            for n, each in enumerate(own)]  # fmt: skip
+    opened = open_images({"train": rows[::3] + rows[1::3], "test": rows[2::3]})
+    assert [len(part) for part in opened.parts.values()] == [20, 10]
+    for name in ("train", "test"):
+        pd.DataFrame(rows).to_parquet(tmp_path / f"{name}.parquet")
+    notes = open_images(str(tmp_path)).notes
+    assert sum("plays no part: the data comes in splits" in note for note in notes) == 2

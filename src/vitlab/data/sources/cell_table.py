@@ -15,6 +15,7 @@ import numpy as np
 from vitlab.data.labels import Classes, Integers, UnlabeledError, index_labels
 from vitlab.data.rules import (
     LABEL_COLUMNS,
+    SPLIT_OF,
     SPLIT_WORDS,
     ColumnFacts,
     Label,
@@ -106,7 +107,7 @@ def open_rows(table: CellTable, image_column: str, bare: Source, request: Reques
         facts = replace(table.facts(""), column=known.split_column)
         held = (image_column, *known.label_column, known.group_column)
         splits = find_split_column(table.columns, table.cells, facts, held)
-    notes = [*splits.notes]
+    notes = [*splits.notes, *_ignored_split_notes(table, known)]
     rows = np.arange(len(bare))
     if request.labels == "numbers":
         columns = [table.cells(name) for name in known.label_column]
@@ -136,6 +137,17 @@ def open_rows(table: CellTable, image_column: str, bare: Source, request: Reques
     parts = _in_splits(Part(Subset(labeled, present), table.split), present, splits)
     parts += _in_splits(Part(Subset(bare, missing), table.split, lacks), missing, splits)
     return Found(parts, notes)
+
+
+def _ignored_split_notes(table: CellTable, known: Columns) -> list[str]:
+    """Return a line about a column of splits in data that comes in splits already."""
+    usual = usual_columns(table.columns, ("split",)) if table.split else []
+    if not usual or known.split_column == "none":
+        return []
+    words = {str(value).strip().lower() for value in encode_cells(table.cells(usual[0]))[0]}
+    if {SPLIT_OF.get(word, word) for word in words} <= {SPLIT_OF.get(table.split, table.split)}:
+        return []
+    return [f"column {usual[0]} of {table.title} plays no part: the data comes in splits"]
 
 
 def _with_groups(source: Source, table: CellTable, known: Columns) -> Source:

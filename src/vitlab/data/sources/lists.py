@@ -15,7 +15,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from vitlab.data.rules import (
     LABEL_COLUMNS,
     PATH_COLUMNS,
     SPLIT_COLUMNS,
+    SPLIT_OF,
     path_in,
     path_spellings,
     usual_columns,
@@ -34,7 +35,7 @@ from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_
 from vitlab.data.sources.folders import image_paths, visible
 from vitlab.data.sources.paths import Inside, read_text, some
 from vitlab.data.sources.remote import is_url
-from vitlab.data.sources.request import Found, Request
+from vitlab.data.sources.request import Found, Part, Request
 from vitlab.errors import DataError
 
 SUFFIXES = {".csv", ".tsv", ".jsonl", ".ndjson"}
@@ -49,10 +50,10 @@ Row = dict[str, Any]
 
 
 def open_list(request: Request) -> Found | None:
-    """Open a list of paths; None for other data."""
+    """Open a list of paths, or folders of splits with a list each; None for other data."""
     files = _list_files(request.path)
     if not files:
-        return None
+        return _open_split_lists(request)
     file = files[0]
     table = read_list(file, request.columns)
     column, places = find_images(table, file, request.columns)
@@ -60,6 +61,27 @@ def open_list(request: Request) -> Found | None:
     found = open_rows(table, column, image_paths(paths, places.root), request)
     ignored = [f"ignored {other}: {file.name} is the list of that folder" for other in files[1:]]
     return Found(found.parts, [*ignored, *_place_notes(places, file), *notes, *found.notes])
+
+
+def _open_split_lists(request: Request) -> Found | None:
+    """Open folders of splits with a metadata list each, as Hugging Face has them."""
+    root = request.path
+    folders = {each: SPLIT_OF[each.name.lower()] for each in visible(root)
+               if each.name.lower() in SPLIT_OF} if root.is_dir() else {}  # fmt: skip
+    listed = [folder for folder in folders if _list_files(folder)]
+    if not listed:
+        return None
+    parts = list[Part]()
+    notes = list[str]()
+    for folder in listed:
+        known = replace(request.columns, split_column="none")
+        one = replace(request, data=str(folder), given=str(folder), columns=known)
+        found = open_list(one) or Found([])
+        parts += [replace(part, split=folders[folder]) for part in found.parts]
+        notes += found.notes
+    others = [folder for folder in folders if folder not in listed]
+    notes += [f"ignored {folder}: it has no list as {listed[0]} has" for folder in others]
+    return Found(parts, notes)
 
 
 # Files

@@ -251,9 +251,9 @@ def _labeled(request: Request, found: Found) -> Opened:
         raise UnlabeledError(bare[0].lacks.removeprefix(NO_LABELS))
     unlabeled = dict[str, Source]()
     if labeled and bare and request.labels == "required":
-        notes += _left_out_lines(labeled, bare)
+        notes += _lines_on_left_out(labeled, bare)
     elif labeled and bare:
-        unlabeled = _unlabeled_by_split(bare)
+        unlabeled = _group_unlabeled(bare)
     parts = _by_split(labeled or bare, request, notes)
     if request.columns.group_column and not any(map(groups_known, parts.values())):
         raise DataError(
@@ -271,7 +271,7 @@ def _labeled(request: Request, found: Found) -> Opened:
     return Opened(request.data, parts, unlabeled, lacks, notes)
 
 
-def _unlabeled_by_split(bare: Sequence[Part]) -> dict[str, Source]:
+def _group_unlabeled(bare: Sequence[Part]) -> dict[str, Source]:
     """Return images without a label by their split; in none, or another, they are `all`."""
     sources = dict[str, list[Source]]()
     for part in bare:
@@ -279,7 +279,7 @@ def _unlabeled_by_split(bare: Sequence[Part]) -> dict[str, Source]:
     return {name: _in_a_row(own) for name, own in sources.items()}
 
 
-def _left_out_lines(labeled: Sequence[Part], bare: Sequence[Part]) -> list[str]:
+def _lines_on_left_out(labeled: Sequence[Part], bare: Sequence[Part]) -> list[str]:
     """Return a line about the images without a label of each split, with the reason."""
     lines = list[str]()
     known = {part.split for part in labeled}

@@ -467,7 +467,7 @@ def find_split_column(
         return SplitColumn()
     free = [name for name in names if name not in taken]
     if facts.column:
-        return _declared(facts.column, cells(facts.column), facts, is_sure=True)
+        return _read_splits(facts.column, cells(facts.column), facts, is_sure=True)
     usual = usual_columns(free, SPLIT_COLUMNS)
     flags = _flag_columns(free)
     if usual_columns(names, LABEL_COLUMNS):  # else they may be classes
@@ -482,7 +482,7 @@ def find_split_column(
         if name in flags:
             found = _flagged(flags, cells, facts) if name == next(iter(flags)) else SplitColumn()
         else:
-            found = _declared(name, cells(name), facts, is_sure=name.strip().lower() == "split")
+            found = _read_splits(name, cells(name), facts, is_sure=name.strip().lower() == "split")
         notes += found.notes
         if found.splits:
             return replace(found, notes=notes)
@@ -514,7 +514,9 @@ def is_like_a_split(word: str) -> bool:
     return word in SPLIT_OF or _LIKE_A_SPLIT.fullmatch(word) is not None
 
 
-def _declared(name: str, cells: Sequence[Any], facts: ColumnFacts, *, is_sure: bool) -> SplitColumn:
+def _read_splits(
+    name: str, cells: Sequence[Any], facts: ColumnFacts, *, is_sure: bool
+) -> SplitColumn:
     """Return the splits in one column; none where it declares none."""
     distinct, codes = encode_cells(cells)
     words = [_text_of(value) for value in distinct]
@@ -526,7 +528,7 @@ def _declared(name: str, cells: Sequence[Any], facts: ColumnFacts, *, is_sure: b
         if flags := _flag_columns([name]):
             return _flagged(flags, lambda _: cells, facts)
         if key in FOLD_COLUMNS:
-            return _folded(name, words, codes, facts)
+            return _read_folds(name, words, codes, facts)
         if is_sure:
             row = int(np.flatnonzero(codes == words.index(unknown[0]))[0])
             raise DataError(
@@ -612,7 +614,7 @@ def _flagged(
     return _with_missing(own.tolist(), tuple(used), facts, notes)
 
 
-def _folded(name: str, words: Sequence[str], codes: Indices, facts: ColumnFacts) -> SplitColumn:
+def _read_folds(name: str, words: Sequence[str], codes: Indices, facts: ColumnFacts) -> SplitColumn:
     """Return the lowest fold as the test split; words for a split beside numbers as that split."""
     values = sorted({word for word in words if word}, key=by_number)
     if len(values) < 2:

@@ -91,7 +91,8 @@ def open_companions(tree: FileTree, request: Request) -> Found | None:
         raise DataError(
             f"{tree.title} has {names}, but no train folder: name one of them as the data"
         )
-    parts, notes = list[Part](), list[str]()
+    parts = list[Part]()
+    notes = list[str]()
     for each in files:
         found = _open_labeled(each, request)
         parts += found.parts
@@ -133,7 +134,8 @@ def _match_names(own: Sequence[str], file: LabelFile) -> dict[str, str]:
     stems = dict[str, list[str]]()
     for path in own:
         stems.setdefault(path.rpartition(".")[0], []).append(path)
-    found, missing = dict[str, str](), list[str]()
+    found = dict[str, str]()
+    missing = list[str]()
     for name in file.labels:
         places = [name] if name in whole else stems.get(name, [])
         if len(places) > 1:

@@ -120,7 +120,7 @@ def split_folders(tree: FileTree) -> tuple[dict[str, FileTree], list[FileTree]]:
             f"{tree.title} has {doubtful[0].name} beside {train.name}, and it may be a class or "
             f"a split: rename it test or val, move it away, or name {train.title} as the data"
         )
-    return _entered(found), others
+    return _enter_folders(found), others
 
 
 def _check_are_classes(tree: FileTree) -> None:
@@ -143,7 +143,7 @@ def _check_are_classes(tree: FileTree) -> None:
         )
 
 
-def _entered(splits: dict[str, FileTree]) -> dict[str, FileTree]:
+def _enter_folders(splits: dict[str, FileTree]) -> dict[str, FileTree]:
     """Return splits by the folders inside that have all their images and say nothing else.
 
     Where those of the training split have no classes, all stay as they are.

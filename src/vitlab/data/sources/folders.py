@@ -148,7 +148,8 @@ def open_files(request: Request) -> Found | None:
     Where a pattern has its wildcard among the folders, the label of an image is the name of its
     folder.
     """
-    name, path = request.data, request.path
+    name = request.data
+    path = request.path
     if name == STDIN:
         lines = [line.rstrip("\r\n") for line in sys.stdin]
         given = [line for line in lines if line.strip()]

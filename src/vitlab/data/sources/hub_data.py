@@ -22,7 +22,8 @@ def load_from_hub(name: str) -> Any:
         DataError: it has no such data set, or none that can be read.
         DiskError: the cache cannot be written.
     """
-    cached, why = is_cached("datasets", name), OFFLINE if is_offline() else ""
+    cached = is_cached("datasets", name)
+    why = OFFLINE if is_offline() else ""
     if not why:
         try:
             check_hub_data(name)

@@ -115,7 +115,8 @@ def _of_folders(tree: FileTree, request: Request) -> Found:
 
 def _without_labels(tree: FileTree, folders: Mapping[str, FileTree]) -> Found:
     """Return all images below some folders, by split."""
-    parts, notes = list[Part](), list[str]()
+    parts = list[Part]()
+    notes = list[str]()
     for split, folder in folders.items():
         names, others = folder.pictures()
         notes += unread_lines(folder.title, others, not names)
@@ -175,12 +176,13 @@ def _of_classes(tree: FileTree, choice: ClassFolder) -> Found:
     level = choose_class_level(counts, choice, is_split=bool(found))
     notes += _level_lines(tree, level)
     is_guessed = choice == "auto" and level.level == 0
-    parts, strays = list[Part](), list[Part]()
+    parts = list[Part]()
+    strays = list[Part]()
     for split, folder in splits.items():
-        for inner_split, classes in _labeled_folders(folder, level).items():
+        for inner_split, classes in _find_class_folders(folder, level).items():
             source, more = _label_by_folder(folder, classes, is_deep=level.level >= 0)
             parts.append(Part(source, split or inner_split))
-            notes += [*more, *(_nested_lines(folder, classes) if is_guessed else [])]
+            notes += [*more, *(_lines_on_nesting(folder, classes) if is_guessed else [])]
         strays += _strays(folder, level, split)
     for split, each in blind.items():
         names, unread = each.pictures()
@@ -199,9 +201,9 @@ def class_folders(root: Path) -> tuple[Source, list[str]]:
         DataError: no class folders, no images in them, or they hold images and their masks.
     """
     tree = tree_of(root)
-    own = _labeled_folders(tree, ClassLevel())[""]
+    own = _find_class_folders(tree, ClassLevel())[""]
     source, notes = _label_by_folder(tree, own)
-    return source, [*notes, *_nested_lines(tree, own)]
+    return source, [*notes, *_lines_on_nesting(tree, own)]
 
 
 def _depth(level: ClassLevel) -> int:
@@ -211,7 +213,7 @@ def _depth(level: ClassLevel) -> int:
     return max(level.level + 2, level.split_level + 1)
 
 
-def _labeled_folders(tree: FileTree, level: ClassLevel) -> dict[str, list[LabeledFolder]]:
+def _find_class_folders(tree: FileTree, level: ClassLevel) -> dict[str, list[LabeledFolder]]:
     """Return the folders of classes by the split that a folder inside of them names."""
     found: dict[str, list[LabeledFolder]] = {}
     for path in tree.below():
@@ -295,7 +297,8 @@ def _label_by_folder(
 def _strays(tree: FileTree, level: ClassLevel, split: str) -> list[Part]:
     """Return the images that lie above the level of the classes, which have no label."""
     most = 1 if level.level < 0 else _depth(level)
-    paths, others = list[str](), list[str]()
+    paths = list[str]()
+    others = list[str]()
     for path in tree.below():
         folder = tree.folder(path.rstrip("/"))
         is_above = path.count("/") < most or UNLABELED in path.split("/")
@@ -327,7 +330,7 @@ def _level_lines(tree: FileTree, level: ClassLevel) -> list[str]:
     return lines
 
 
-def _nested_lines(tree: FileTree, folders: Sequence[LabeledFolder]) -> list[str]:
+def _lines_on_nesting(tree: FileTree, folders: Sequence[LabeledFolder]) -> list[str]:
     """Return a line about folders inside of classes, whose names say nothing to a model."""
     counts = {each: picture_folders(tree.folder(each.path)) for each in folders}
     full = [each for each, own in counts.items() if own]

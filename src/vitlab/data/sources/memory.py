@@ -65,14 +65,16 @@ def digits() -> Arrays:
     """
     npz = files("vitlab.data.sources") / "digits.npz"
     with npz.open("rb") as file, np.load(file) as stored:
-        gray, labels = stored["images"], stored["labels"]
+        gray = stored["images"]
+        labels = stored["labels"]
     pixels = np.round(gray * (255 / 16)).astype(np.uint8)[..., None]
     return Arrays(pixels, SingleLabels(labels.astype(np.int64)), tuple("0123456789"), "digit")
 
 
 def split_digits(own: Source) -> Splits:
     """Return the digits with a fifth of each class held out, by a permutation of their numbers."""
-    generator, test = np.random.default_rng(SPLIT_SEED), list[int]()
+    generator = np.random.default_rng(SPLIT_SEED)
+    test = list[int]()
     for label in np.unique(own.labels.values):
         members = generator.permutation(np.flatnonzero(own.labels.values == label))
         test += members[: min(round(0.2 * len(members)), len(members) - 1)].tolist()

@@ -104,7 +104,7 @@ def open_parquet_file(file: str) -> Any:
     """
     from pyarrow import parquet
 
-    with _explained(f"cannot read {file}"):
+    with _explain_errors(f"cannot read {file}"):
         check_regular(Path(file))
         return parquet.ParquetFile(file, memory_map=True)
 
@@ -115,10 +115,11 @@ def read_images(opened: Any, column: str, file: str, group: int) -> list[Any]:
     Raises:
         DataError: damaged, or too large once decoded.
     """
-    stored = _stored_bytes(opened, column, group)
+    stored = _count_stored_bytes(opened, column, group)
     limit = LARGEST_GROUP if stored > LARGEST_GROUP else max(4 * stored, EXPANDED)
-    batches, size = list[Any](), stored if stored > LARGEST_GROUP else 0
-    with _explained(f"cannot read column {column} of {file}"):
+    batches = list[Any]()
+    size = stored if stored > LARGEST_GROUP else 0
+    with _explain_errors(f"cannot read column {column} of {file}"):
         rows = opened.iter_batches(FEW, [group], [column], use_threads=False)
         while size <= limit and (batch := next(rows, None)) is not None:
             size += batch.nbytes
@@ -131,7 +132,7 @@ def read_images(opened: Any, column: str, file: str, group: int) -> list[Any]:
     return batches
 
 
-def _stored_bytes(opened: Any, column: str, group: int) -> int:
+def _count_stored_bytes(opened: Any, column: str, group: int) -> int:
     """Return the bytes of a column in a row group without compression, as the metadata has it."""
     about = opened.metadata.row_group(group)
     chunks = (about.column(number) for number in range(about.num_columns))
@@ -149,7 +150,7 @@ def read_cells(opened: Any, column: str, file: str) -> Iterator[Any]:
         DataError: damaged, or too large once decoded.
     """
     size = rows = 0
-    with _explained(f"cannot read column {column} of {file}"):
+    with _explain_errors(f"cannot read column {column} of {file}"):
         for batch in opened.iter_batches(MANY, columns=[column], use_threads=False):
             size += batch.nbytes
             rows += batch.num_rows
@@ -162,7 +163,7 @@ def read_cells(opened: Any, column: str, file: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _explained(failed: str) -> Iterator[None]:
+def _explain_errors(failed: str) -> Iterator[None]:
     """Turn what pyarrow raises, of dozens of kinds, into one line."""
     try:
         yield
@@ -226,7 +227,8 @@ def image_in_cell(cell: Any, inside: Inside, name: str) -> EncodedImage:
     Raises:
         ImageError: there is none, it is too large, or the file cannot be read or is elsewhere.
     """
-    content, path = cell, None
+    content = cell
+    path = None
     if cell.is_valid and hasattr(cell, "keys"):
         content = cell["bytes"]
         path = cell["path"].as_py()
@@ -274,7 +276,8 @@ def open_parquet(request: Request) -> Found | None:
     if not groups:
         return None
     needed("pyarrow", request.data)
-    parts, notes = list[Part](), split_file_lines(groups.get("train", []), request.data)
+    parts = list[Part]()
+    notes = split_file_lines(groups.get("train", []), request.data)
     for split, files in groups.items():
         found = _open_files(files, split, len(groups) > 1, request)
         parts += found.parts
@@ -333,7 +336,7 @@ def _open_files(files: Sequence[str], split: str, is_split: bool, request: Reque
 def _speed_notes(opened: Sequence[Any], column: str, title: str) -> list[str]:
     """Return a line where images in any order are slow to read: more than memory keeps."""
     sizes = [
-        _stored_bytes(file, column, group)
+        _count_stored_bytes(file, column, group)
         for file in opened
         for group in range(file.metadata.num_row_groups)
     ]
@@ -350,7 +353,9 @@ def _images_of(
     opened: Sequence[Any], files: Sequence[str], column: str, title: str, inside: Inside
 ) -> ParquetImages:
     """Return the images of a column, by the row groups of the files."""
-    rows, owners, numbers = list[int](), list[int](), list[int]()
+    rows = list[int]()
+    owners = list[int]()
+    numbers = list[int]()
     for owner, file in enumerate(opened):
         for number in range(file.metadata.num_row_groups):
             rows.append(file.metadata.row_group(number).num_rows)

@@ -37,9 +37,13 @@ from vitlab.packages import check_installed
 
 TRIES = 5
 FIRST, LONGEST = 0.5, 30.0  # seconds before the second try, and before any, whatever a server asks
-ANSWER, RATE = 20.0, 2**18  # seconds for an answer, and one more for so many bytes
+# seconds for an answer, and one more for so many bytes
+ANSWER = 20.0
+RATE = 2**18
 THREADS = 16  # requests at a time
-NEAR, MOST = 2**16, 2**23  # bytes between two reads that become one, and of one request
+# bytes between two reads that become one, and of one request
+NEAR = 2**16
+MOST = 2**23
 MOST_NAMES = 100_000  # that one brace pattern may expand to
 PACKAGES = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 
@@ -255,7 +259,8 @@ def _answered(error: BaseException) -> tuple[int, float]:
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore
         known = response.get("ResponseMetadata", {})
-        numbers, headers = [known.get("HTTPStatusCode")], known.get("HTTPHeaders", {})
+        numbers = [known.get("HTTPStatusCode")]
+        headers = known.get("HTTPHeaders", {})
     else:
         numbers = [getattr(error, "status", None), getattr(error, "status_code", None)]
         if type(error).__module__.split(".")[0] in ("gcsfs", "google"):  # others count otherwise
@@ -320,7 +325,8 @@ def _choices(inside: str) -> list[str]:
     ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", inside)
     if ends is None:
         return inside.split(",") if "," in inside else ["{" + inside + "}"]
-    first, last = int(ends[1]), int(ends[2])
+    first = int(ends[1])
+    last = int(ends[2])
     wide = len(ends[1]) if ends[1].startswith("0") else 0
     return [f"{number:0{wide}d}" for number in range(first, last + 1)[: MOST_NAMES + 1]]
 
@@ -423,5 +429,6 @@ def read_kept(file: Path, size: int) -> bytes | None:
         os.utime(file)
     except OSError:
         return None
-    data, checksum = content[:size], content[size:]
+    data = content[:size]
+    checksum = content[size:]
     return data if zlib.crc32(data).to_bytes(_CHECKSUM) == checksum else None

@@ -65,7 +65,8 @@ class Shards:
             SourceError: another machine, which has it, did not give it.
         """
         name = self.name(index)
-        offset, size = int(self.offsets[index]), int(self.sizes[index])
+        offset = int(self.offsets[index])
+        size = int(self.sizes[index])
         if size > MAX_BYTES:
             raise ImageError(f"{name}: {size:,} bytes exceed the limit of {MAX_BYTES:,}")
         place = self.places[self.shard[index]]

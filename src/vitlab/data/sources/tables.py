@@ -161,7 +161,8 @@ def _open_splits(loaded: Any, request: Request, folders: tuple[Path, ...]) -> Fo
     if request.columns.images:
         folders = (Path(request.columns.images).expanduser(),)
     inside = Inside(folders, request.columns.allow_outside)
-    parts, notes = list[Part](), list[str]()
+    parts = list[Part]()
+    notes = list[str]()
     for name, rows in loaded.items():
         split = name if len(loaded) > 1 else ""
         found = open_dataset(rows, f"{request.data} {name}", inside, request, split)

@@ -73,7 +73,8 @@ CLASSES = "classes.txt"  # beside the shards: the classes by number, one name pe
 
 def open_shards(request: Request) -> Found | None:
     """Open shards by name, glob, brace range or folder; None for other data."""
-    data, path = request.data, request.path
+    data = request.data
+    path = request.path
     if path.is_dir():  # beside photographs, an archive is something else
         files = [] if holds_images(path) else sorted(path.glob("*.tar"))
         places = [str(file) for file in files if not is_system_name(file.name)]
@@ -84,7 +85,8 @@ def open_shards(request: Request) -> Found | None:
     kept = KeptParts.of(request.columns.cache_data, request.columns.cache_gb)
     groups = {split: (own, _index(own, kept)) for split, own in by_split(places).items()}
     train = groups["train"][0] if "train" in groups else []
-    parts, notes = list[Part](), split_file_lines(train, data)
+    parts = list[Part]()
+    notes = split_file_lines(train, data)
     for split, (own, index) in groups.items():
         name = split if len(groups) > 1 else ""
         found = _open_split(own, index, name, request)
@@ -96,7 +98,8 @@ def open_shards(request: Request) -> Found | None:
 
 def _open_by_folder(parts: Sequence[Part], request: Request) -> Found | None:
     """Return images with their folders as labels, if none has a label and these are classes."""
-    found, notes = list[Part](), list[str]()
+    found = list[Part]()
+    notes = list[str]()
     for part in parts if request.labels in ("required", "optional") else ():
         source = part.source
         by_folder = None
@@ -254,7 +257,9 @@ _MAX_LABEL = 2**20  # bytes
 MAX_MEMBERS = 10_000_000
 _MAX_HEADERS = 2**20  # bytes of the headers of one member: long names, pax headers
 _VERSION = 4
-_FEW, _MANY = 2**12, 2**20  # bytes of a request for headers: of large members, and of small ones
+# bytes of a request for headers: of large members, and of small ones
+_FEW = 2**12
+_MANY = 2**20
 _SMALL = 2**14  # bytes to the next header that are read rather than skipped
 
 
@@ -290,12 +295,14 @@ class HeaderReader:
 
     def at(self, offset: int, count: int) -> bytes:
         """Return some bytes from an offset on, fewer at the end."""
-        end, known = min(offset + count, self.total), self.start + len(self.window)
+        end = min(offset + count, self.total)
+        known = self.start + len(self.window)
         if not self.start <= offset <= end <= known:
             near = self.window and self.start <= offset < known + _SMALL
             self.size = min(2 * self.size, _MANY) if near else _FEW
             size = min(max(count, self.size), self.total - offset)
-            self.start, self.window = offset, self.read_at(offset, size) if size > 0 else b""
+            self.start = offset
+            self.window = self.read_at(offset, size) if size > 0 else b""
         return self.window[offset - self.start : end - self.start] if end > offset else b""
 
     def read(self, count: int) -> bytes:
@@ -470,7 +477,8 @@ def _scan(reader: HeaderReader, place: str) -> Index:
         stem, _, kind = base.partition(".")
         long_stem, _, ending = base.rpartition(".")
         where = member.offset_data, member.size
-        kind, ending = kind.lower(), ending.lower()
+        kind = kind.lower()
+        ending = ending.lower()
         if f".{kind}" in SUFFIXES:
             found.add_image(folder + stem, where, place)
         elif long_stem and f".{ending}" in SUFFIXES:

@@ -94,9 +94,11 @@ def read_yolo(path: Path, classes: Sequence[str] = ()) -> YoloData | None:
         DataError: a damaged file, an object of an unknown class, no images, or paths elsewhere.
     """
     if path.is_file() and path.suffix.lower() in YAML_ENDINGS:
-        root, named = path.parent, path.name
+        root = path.parent
+        named = path.name
     elif path.is_dir():
-        root, named = path, ""
+        root = path
+        named = ""
     else:
         return None
     tree = tree_of(root)
@@ -107,7 +109,7 @@ def read_yolo(path: Path, classes: Sequence[str] = ()) -> YoloData | None:
         tree = inner[0]
     file = _read_yaml(tree, named)
     notes = list[str]()
-    folders = _named_folders(tree, file, root, notes) or _usual_folders(tree)
+    folders = _find_folders(tree, file, root, notes) or _usual_folders(tree)
     if not folders:
         raise DataError(
             f"{tree.title} has no images in YOLO's layout: put them into images/train and "
@@ -279,7 +281,7 @@ def _read_names(tree: FileTree, file: YoloFile) -> Classes:
 # Images
 
 
-def _named_folders(
+def _find_folders(
     tree: FileTree, file: YoloFile, root: Path, notes: list[str]
 ) -> dict[str, list[str]]:
     """Return the images of each split that a data.yaml names, by paths in the tree.
@@ -317,11 +319,11 @@ def _images_at(tree: FileTree, place: str, base: str, root: Path) -> list[str]:
         listing = tree.listings.get(f"{tree.path}{outer}/" if outer else tree.path)
         if listing is not None and name in listing.beside and suffix_of(name) == ".txt":
             text = read_text(root / folder / form, LARGEST_LIST)
-            return _listed_images(tree, text.splitlines(), outer)
+            return _list_images(tree, text.splitlines(), outer)
     return []
 
 
-def _listed_images(tree: FileTree, lines: Sequence[str], folder: str) -> list[str]:
+def _list_images(tree: FileTree, lines: Sequence[str], folder: str) -> list[str]:
     """Return the images of the tree that a list names, relative to its folder, or absolute."""
     there = {*tree.pictures()[0]}
     found = list[str]()
@@ -445,7 +447,8 @@ class LabelReader:
             edges = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
         else:
             self._count("polygons, taken as the boxes around them", place)
-            across, down = numbers[1::2], numbers[2::2]
+            across = numbers[1::2]
+            down = numbers[2::2]
             edges = [min(across), min(down), max(across), max(down)]
         is_inside = all(-SLACK <= edge <= 1 + SLACK for edge in edges)  # NaN is not
         left, top, right, bottom = (min(max(edge, 0.0), 1.0) for edge in edges)

@@ -143,7 +143,8 @@ class MemberTable:
             ValueError: it is larger, grows too much, or is damaged.
             OSError: the zip cannot be read.
         """
-        stored, size = int(self.stored[row]), int(self.sizes[row])
+        stored = int(self.stored[row])
+        size = int(self.sizes[row])
         if max(size, stored) > limit:
             raise ValueError(f"{max(size, stored):,} bytes exceed the limit of {limit:,}")
         if size > LARGE and size > MAX_RATIO * stored:
@@ -168,7 +169,8 @@ class MemberTable:
             header = os.pread(handle, _LOCAL.size, offset)
             if len(header) < _LOCAL.size or not header.startswith(_LOCAL_MARK):
                 raise ValueError("damaged: the zip has another member in its place")
-            method, lengths = header[8:10], header[26:30]
+            method = header[8:10]
+            lengths = header[26:30]
             if (method != b"\0\0") != bool(self.is_deflated[row]):
                 raise ValueError("damaged: its header contradicts the directory")
             start = offset + _LOCAL.size + sum(struct.unpack("<2H", lengths))

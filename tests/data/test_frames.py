@@ -11,10 +11,10 @@ from PIL import Image, ImageOps
 from pycocotools import mask as drawing
 
 from conftest import call
-from vitlab.data.annotated_images import find_images
+from vitlab.data.annotated_images import find_annotated
 from vitlab.data.boxes import boxes_of, open_boxes
 from vitlab.data.decode.headers import BACK, turn
-from vitlab.data.frames import frames_of, place, read_frame, turn_shares, verdicts_of
+from vitlab.data.frames import image_frames, place, read_frame, turn_shares, verdicts_of
 from vitlab.data.masks import open_masks
 from vitlab.data.settings import AnnotationFrame, Columns, Data
 from vitlab.data.sources.source import Source
@@ -244,7 +244,7 @@ def test_frames_of_odd_files(tmp_path: Path) -> None:
     last = png.index(b"IEND") - 4
     (tmp_path / "late.png").write_bytes(png[:at] + png[end:last] + png[at:end] + png[last:])
     names = ["a.jpg", "long.jpg", "bad.jpg", "none.png", "late.png", "gone.jpg"]
-    found = frames_of(str(tmp_path / name) for name in names)
+    found = image_frames(str(tmp_path / name) for name in names)
     assert [frame and frame.orientation for frame in found] == [6, 6, None, None, 6, None]
 
 
@@ -254,7 +254,7 @@ def test_labels_in_shares_have_no_sides(tmp_path: Path) -> None:
     for orientation in (1, 6, 3):
         paths.append(str(tmp_path / f"{orientation}.jpg"))
         save(Path(paths[-1]), stored(upright(0), orientation), orientation)
-    frames, sides = frames_of(paths), [None] * 3
+    frames, sides = image_frames(paths), [None] * 3
     how = frames, sides
     for wanted, turns in (("auto", [1, 0, 0]), ("upright", [1, 1, 1]), ("stored", [1, 6, 3])):
         placed = place("labels", paths, *how, verdicts_of(*how, wanted), set())
@@ -380,7 +380,7 @@ def test_images_are_found_where_other_tools_put_them(tmp_path: Path) -> None:
     file = tmp_path / "photos" / "result.json"
     for names in (["a.png", "cat/b.png"], ["images\\a.png", "images\\cat\\b.png"],
                   ["a.png", "cat\\b.png"]):  # fmt: skip
-        found, notes = find_images(file, file, names, Columns())
+        found, notes = find_annotated(file, file, names, Columns())
         assert [Path(path).name for path in found] == ["a.png", "b.png"]
         assert not notes
     for names in (
@@ -388,17 +388,17 @@ def test_images_are_found_where_other_tools_put_them(tmp_path: Path) -> None:
         ["C:\\Users\\me\\a.png", "..\\..\\b.png"],
         ["train/a.png", "x/b.png"],
     ):
-        found, (note,) = find_images(file, file, names, Columns())
+        found, (note,) = find_annotated(file, file, names, Columns())
         assert [Path(path).name for path in found] == ["a.png", "b.png"]
         assert "2 of 2 images were found by the names of their files alone, in " in note
         assert str(tmp_path / "photos" / "images") in note
-    found, _ = find_images(file, file, ["a.png", "gone/b.png"], Columns())
+    found, _ = find_annotated(file, file, ["a.png", "gone/b.png"], Columns())
     assert found == [str(tmp_path / "photos" / "images" / "a.png"), ""]  # no guess beside names
     save(tmp_path / "photos" / "more" / "a.png", upright(1), 1)
-    assert find_images(file, file, ["x/a.png", "x/b.png"], Columns())[0][0] == ""  # two of them
+    assert find_annotated(file, file, ["x/a.png", "x/b.png"], Columns())[0][0] == ""  # two of them
     save(tmp_path / "photos" / "val" / "c.png", upright(1), 1)
     train = tmp_path / "photos" / "train.json"
-    assert find_images(train, train, ["x/c.png"], Columns()) == ([""], [])  # another split's
+    assert find_annotated(train, train, ["x/c.png"], Columns()) == ([""], [])  # another split's
 
 
 def test_images_outside_are_not_read(tmp_path: Path) -> None:
@@ -410,10 +410,10 @@ def test_images_outside_are_not_read(tmp_path: Path) -> None:
     file, names = home / "a.json", ["../outside.png", str(tmp_path / "outside.png"), "link.png",
                                     "folder/outside.png", "a\0.png", "x" * 5000, "\ud800.png", "",
                                     ".", "..", "/"]  # fmt: skip
-    assert find_images(file, file, names, Columns()) == ([""] * len(names), [])
-    trusted, _ = find_images(file, file, names[:3], Columns(allow_outside=True))
+    assert find_annotated(file, file, names, Columns()) == ([""] * len(names), [])
+    trusted, _ = find_annotated(file, file, names[:3], Columns(allow_outside=True))
     assert all(trusted)
-    found, _ = find_images(file, file, ["b.png"], Columns(images=str(tmp_path / "other")))
+    found, _ = find_annotated(file, file, ["b.png"], Columns(images=str(tmp_path / "other")))
     assert found == [str(tmp_path / "other" / "b.png")]
 
 

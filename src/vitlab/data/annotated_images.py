@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vitlab.data.annotations import Annotations, check_there, split_of_file
-from vitlab.data.frames import Placed, Verdict, evidence_in, frames_of, place, verdicts_of
+from vitlab.data.frames import Placed, Verdict, evidence_in, image_frames, place, verdicts_of
 from vitlab.data.rules import SPLIT_OF
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import Inside, some
@@ -36,10 +36,10 @@ def place_images(
     """
     paths = dict[str, list[str]]()
     for split, own in found.items():
-        paths[split], notes = find_images(own.file, root, own.images, columns)
+        paths[split], notes = find_annotated(own.file, root, own.images, columns)
         own.notes.extend(notes)
         check_there(own, sum(map(bool, paths[split])))
-    frames = {split: frames_of(own) for split, own in paths.items()}
+    frames = {split: image_frames(own) for split, own in paths.items()}
     verdicts = dict[str, list[Verdict]]()
     for split, own in found.items():
         wanted = columns.annotation_frame
@@ -62,7 +62,7 @@ def place_images(
     }
 
 
-def find_images(
+def find_annotated(
     file: Path, root: Path, names: Sequence[str], columns: Columns
 ) -> tuple[list[str], list[str]]:
     """Return where the images of a file of annotations are, and remarks.

@@ -93,11 +93,11 @@ def read_frame(file: Path) -> ImageFrame | None:
             if kind == "PNG":
                 return _png_frame(stream)
         with _WHOLE:
-            return frame_of(read_image(file, str(file)))
+            return image_frame(read_image(file, str(file)))
     return None
 
 
-def frame_of(data: bytes) -> ImageFrame:
+def image_frame(data: bytes) -> ImageFrame:
     """Return the sides and the orientation of an image.
 
     Raises:
@@ -150,7 +150,7 @@ def _bytes_at(stream: BinaryIO, at: int, count: int) -> bytes:
     return stream.read(count)
 
 
-def frames_of(paths: Iterable[str]) -> list[ImageFrame | None]:
+def image_frames(paths: Iterable[str]) -> list[ImageFrame | None]:
     """Return the frame of each image file; None of those that cannot be read."""
     with ThreadPoolExecutor(THREADS) as pool:
         return list(pool.map(read_frame, map(Path, paths)))
@@ -221,7 +221,7 @@ def place(
     Args:
         title: where the annotations are, for a line
         names: of the images
-        frames: of the images, of `frames_of`
+        frames: of the images, of `image_frames`
         stated: width and height that go with the annotations of each image
         verdicts: of `verdicts_of`
         evidence: of `evidence_in`, of all files of the data

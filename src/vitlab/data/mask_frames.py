@@ -20,8 +20,8 @@ from vitlab.data.frames import (
     Sides,
     Verdict,
     evidence_in,
-    frame_of,
-    frames_of,
+    image_frame,
+    image_frames,
     place,
     read_frame,
     verdict,
@@ -73,7 +73,7 @@ def _turn_frames(images: Source) -> list[ImageFrame | None]:
     whole, numbers = origin(images)
     frames = list[ImageFrame | None]()
     if isinstance(whole, LabeledFiles):
-        frames = frames_of(str(whole.root / whole.paths[number]) for number in numbers.tolist())
+        frames = image_frames(str(whole.root / whole.paths[number]) for number in numbers.tolist())
     elif isinstance(whole, Pictures):
         frames = [_frame_in_memory(whole.pictures[number]) for number in numbers.tolist()]
     turned = [frame if frame is not None and frame.orientation > 1 else None for frame in frames]
@@ -87,7 +87,7 @@ def _frame_in_memory(picture: Picture) -> ImageFrame | None:
             return read_frame(Path(picture).expanduser())
         case bytes():
             with suppress(ImageError):
-                return frame_of(picture)
+                return image_frame(picture)
         case Image.Image():
             if file := getattr(picture, "filename", ""):
                 return read_frame(Path(file))

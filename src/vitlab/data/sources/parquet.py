@@ -315,7 +315,7 @@ def _open_files(files: Sequence[str], split: str, is_split: bool, request: Reque
         schema.names,
         _reader_of_columns(opened, files),
         lambda row: f"row {row}",
-        classes_of(schema),
+        schema_classes(schema),
         split=split if is_split else "",
     )
     images, binary = _image_columns(schema)
@@ -451,7 +451,7 @@ def _check_image_type(kind: Any, title: str, column: str) -> None:
         raise DataError(f"{title}: column {column!r} contains no images")
 
 
-def classes_of(schema: Any) -> Mapping[str, Classes]:
+def schema_classes(schema: Any) -> Mapping[str, Classes]:
     """Return the names that columns of numbers index, as `datasets` writes them into a schema."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
     try:

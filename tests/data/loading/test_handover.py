@@ -96,8 +96,15 @@ def test_memory_of_its_own_is_bound_by_no_shared_memory() -> None:
     next(loaded)
     workers = [each for each in multiprocessing.active_children() if each.pid not in others]
     assert len(workers) == 2
+    inherited = shared_memory_of("self")  # of tests before this one
     for each in workers:
-        assert "/dev/shm/torch" not in Path(f"/proc/{each.pid}/maps").read_text()
+        assert shared_memory_of(each.pid) <= inherited
+
+
+def shared_memory_of(process: object) -> set[str]:
+    """The files of PyTorch's shared memory that a process has mapped."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    return {line.split()[5] for line in lines if "/dev/shm/torch" in line}
 
 
 class Large(Dataset[Tensor]):

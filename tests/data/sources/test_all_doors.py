@@ -674,3 +674,13 @@ def test_a_column_of_splits_in_data_that_comes_in_splits_is_named(tmp_path: Path
         pd.DataFrame(rows).to_parquet(tmp_path / f"{name}.parquet")
     notes = open_images(str(tmp_path)).notes
     assert sum("plays no part: the data comes in splits" in note for note in notes) == 2
+
+
+def test_a_further_split_of_a_data_set_is_said_in_memory_as_on_the_disk(tmp_path: Path) -> None:
+    own = [dataset(tmp_path, Case(entries())).select(range(n, 30, 3)) for n in range(3)]
+    data = datasets.DatasetDict(dict(zip(("train", "test", "extra"), own, strict=True)))
+    data.save_to_disk(str(tmp_path / "saved"))
+    for each in (data, str(tmp_path / "saved")):
+        opened = open_images(each)
+        assert [*opened.parts] == ["train", "test"]
+        assert any(note.startswith("ignored what is not a split of") for note in opened.notes)

@@ -176,6 +176,9 @@ def pieces(data: Any) -> tuple[dict[str, Any], Classes]:
     for split, spellings in SPLIT_WORDS.items():
         for key in [key for key in given if key.lower() in spellings][:1]:
             found[split] = given.pop(key)
+    rooms = {type(each).__module__.partition(".")[0] for each in given.values()}
+    if rooms == {"datasets"} and "train" in found:  # further splits of a `DatasetDict`
+        return found | given, names
     if given:
         raise DataError(
             f"unknown key {next(iter(given))!r} of the dictionary of splits: choose from train, "

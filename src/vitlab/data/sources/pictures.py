@@ -3,6 +3,7 @@
 `as_picture` turns whatever a caller holds into one of the forms that the package reads.
 """
 
+import inspect
 import io
 import os
 from collections import deque
@@ -197,6 +198,8 @@ def _pieces(file: Any, name: str) -> bytes:
     while piece := file.read(PIECE):
         if not isinstance(piece, bytes | bytearray | memoryview):
             kind = type(piece).__name__
+            if inspect.iscoroutine(piece):
+                piece.close()  # nobody will await it
             raise ImageError(
                 f"{name} is of type {type(file).__name__}, which reads {kind}: {WANTED}"
             )

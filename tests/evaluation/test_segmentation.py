@@ -18,7 +18,8 @@ import vitlab
 from made_scenes import CLASSES, scene
 from vitlab.data.labels import IGNORED
 from vitlab.data.loading.crops import resized_sides
-from vitlab.data.masks import MaskClasses, open_masks
+from vitlab.data.mask_classes import MaskClasses
+from vitlab.data.masks import open_masks
 from vitlab.errors import DataError
 from vitlab.evaluation import segmentation
 from vitlab.evaluation.compute import Compute

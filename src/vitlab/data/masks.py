@@ -29,6 +29,7 @@ from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chosen, groups_known, origin, without
 from vitlab.data.labels import IGNORED, Classes, Integers, PixelLabels, check_class_names
 from vitlab.data.loading.loader import in_chunks
+from vitlab.data.mask_classes import LARGEST, Ignored, MaskClasses
 from vitlab.data.mask_frames import place_masks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
@@ -47,29 +48,11 @@ from vitlab.progress import named_if_slow
 
 Numbers = NDArray[np.integer[Any]]  # (rows, columns), as stored
 Truth = NDArray[np.int16]  # (rows, columns): the class of each pixel, or `IGNORED`
-Ignored = int | None
 UNKNOWN = -2
-# numbers in a mask are below it; classes
-LARGEST = 2**16
-MOST = 1000
+MOST = 1000  # classes
 FORMATS = ("PNG", "BMP", "TIFF")  # without loss
 NAMES_FILE = "classes.txt"
 FEW = 64  # masks that are read without processes
-
-
-@dataclass(frozen=True)
-class MaskClasses:
-    """The classes of the numbers in masks.
-
-    Attributes:
-        classes: names
-        values: the number of each class
-        ignored: the number of pixels that do not count; None for none
-    """
-
-    classes: Classes = ()
-    values: tuple[int, ...] = ()
-    ignored: Ignored = 255
 
 
 @dataclass(frozen=True)

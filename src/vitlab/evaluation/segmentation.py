@@ -27,7 +27,8 @@ from vitlab.data.holdout import learned
 from vitlab.data.labels import IGNORED
 from vitlab.data.loading.crops import whole_image
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.masks import MaskClasses, MaskedImages, Truth, masked, open_masks
+from vitlab.data.mask_classes import MaskClasses
+from vitlab.data.masks import MaskedImages, Truth, masked, open_masks
 from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source

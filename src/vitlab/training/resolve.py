@@ -24,7 +24,8 @@ from vitlab.data.holdout import (
     with_validation,
 )
 from vitlab.data.learning import OpenedData, splits_of
-from vitlab.data.masks import MaskClasses, mask_splits, open_masks
+from vitlab.data.mask_classes import MaskClasses
+from vitlab.data.masks import mask_splits, open_masks
 from vitlab.data.sources.request import Given, Splits
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
 from vitlab.data.targets import open_targets, standardized

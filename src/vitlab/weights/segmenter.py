@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.data.masks import LARGEST, MaskClasses
+from vitlab.data.mask_classes import LARGEST, MaskClasses
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.files import SEGMENT
 from vitlab.images import ImageSpec

@@ -163,6 +163,14 @@ def stub_reports(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures of modules, too, keep nothing in the user's cache, nor find there what was kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _without_bf16() -> Iterator[None]:
     """`auto` is fp32 on every processor, so that tests compute the same; some ask for bf16."""
     with pytest.MonkeyPatch.context() as patch:

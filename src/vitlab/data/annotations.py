@@ -161,8 +161,17 @@ def read_annotations(
     image = _renumber(numbers[:, 0], of_image, listed.by_id)
     category = _renumber(numbers[:, 1], of_category, named.by_id)
     notes = [*listed.notes, *named.notes]
-    own = file, listed.names, listed.sides, listed.groups, named.names
-    return Annotations(*own, image, category, frame, notes)
+    return Annotations(
+        file,
+        listed.names,
+        listed.sides,
+        listed.groups,
+        named.names,
+        image,
+        category,
+        frame,
+        notes,
+    )
 
 
 def items_of(text: str) -> Iterator[tuple[str, Any]]:

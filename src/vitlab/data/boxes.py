@@ -266,7 +266,7 @@ def _opened(
     there &= placed.turns > 0
     check_there(said, int(there.sum()))
     check_counts(said, np.bincount(objects[0], minlength=len(paths)))
-    labels = BoxLabels.from_objects(len(paths), *objects, len(order))
+    labels = BoxLabels.from_objects(len(paths), objects[0], objects[1], len(order))
     images: Source = LabeledFiles(Path(), Names.of(paths), labels, order)
     if said.groups:
         images = grouped(images, said.groups)

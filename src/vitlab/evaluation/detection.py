@@ -164,8 +164,8 @@ def overlapping(found: Together, truth: Together) -> tuple[Integers, Integers, F
         rows, _ = _runs(first[some], counts[some])
         which = np.repeat(some, counts[some])
         objects = order[rows]
-        both = torch.from_numpy(found.boxes[which]), torch.from_numpy(truth.boxes[objects])
-        shares = overlap(*both)[0].numpy()
+        detected = torch.from_numpy(found.boxes[which])
+        shares = overlap(detected, torch.from_numpy(truth.boxes[objects]))[0].numpy()
         enough = shares >= THRESHOLDS[0]
         parts.append((which[enough], objects[enough], shares[enough]))
     which, objects, shares = (np.concatenate(each) for each in zip(*parts, strict=True))

@@ -138,8 +138,8 @@ def features_of(
     if cache is not None:
         found = _from_cache(model, source, compute, taken, CachePlace(cache, world, title))
         if world.broadcast(found is not None):
-            nothing = np.empty((0, 0), np.float32), np.empty(0, np.int64)
-            return found or ImageFeatures(*nothing, [], cached=True)
+            no_features = np.empty((0, 0), np.float32)
+            return found or ImageFeatures(no_features, np.empty(0, np.int64), [], cached=True)
     with Meter(0, 0, title, world.first) as meter:
         found = features_in_memory(model, source, compute, taken, world, meter.images)
     if not world.broadcast(len(found.indices)):

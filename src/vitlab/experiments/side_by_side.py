@@ -123,10 +123,12 @@ def _follow(theirs: Connection) -> None:
     """End this process once the pipe has ended; before, what it is doing is interrupted."""
     theirs.poll(None)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the first process says it, if it is there
-    if WORKING.is_set():
-        os.kill(os.getpid(), signal.SIGINT)
     until = time.monotonic() + LEAVE
+    is_interrupted = False
     while WORKING.is_set() and time.monotonic() < until:
+        if not is_interrupted:  # also work that has begun since the pipe ended
+            os.kill(os.getpid(), signal.SIGINT)
+            is_interrupted = True
         time.sleep(POLL)
     os._exit(0)
 

@@ -12,7 +12,6 @@ the same images, labels and splits.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -190,20 +189,6 @@ def _of_classes(tree: FileTree, choice: ClassFolder) -> Found:
         strays.append(Part(bare, split, f"{each.title} has no class folders"))
         notes += unread_lines(each.title, unread)
     return Found([*parts, *strays], notes)
-
-
-def class_folders(root: Path) -> tuple[Source, list[str]]:
-    """Return the images of a folder whose sub-folders are classes, and notes on what was left out.
-
-    The class index is the sorted order of the folder names.
-
-    Raises:
-        DataError: no class folders, no images in them, or they hold images and their masks.
-    """
-    tree = tree_of(root)
-    own = _find_class_folders(tree, ClassLevel())[""]
-    source, notes = _label_by_folder(tree, own)
-    return source, [*notes, *_lines_on_nesting(tree, own)]
 
 
 def _depth(level: ClassLevel) -> int:

@@ -56,11 +56,26 @@ def open_list(request: Request) -> Found | None:
         return _open_split_lists(request)
     file = files[0]
     table = read_list(file, request.columns)
+    found, places = open_path_rows(table, file, request)
+    ignored = [f"ignored {other}: {file.name} is the list of that folder" for other in files[1:]]
+    return Found(found.parts, [*ignored, *_place_notes(places, file), *found.notes])
+
+
+def open_path_rows(table: CellTable, file: Path, request: Request) -> tuple[Found, "Places"]:
+    """Return the images of a table that names files, and where these are.
+
+    Args:
+        table: the cells
+        file: the list, or a place in the folder that paths are relative to
+        request: what is wanted
+
+    Raises:
+        DataError: no column of paths, missing files, or files elsewhere.
+    """
     column, places = find_images(table, file, request.columns)
     paths, notes = read_paths(table, column, places, file, request.columns)
     found = open_rows(table, column, image_paths(paths, places.root), request)
-    ignored = [f"ignored {other}: {file.name} is the list of that folder" for other in files[1:]]
-    return Found(found.parts, [*ignored, *_place_notes(places, file), *notes, *found.notes])
+    return Found(found.parts, [*notes, *found.notes]), places
 
 
 def _open_split_lists(request: Request) -> Found | None:

@@ -21,8 +21,8 @@ from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Classes, Integers, Labels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
-from vitlab.data.sources.folders import holds_images, image_paths
-from vitlab.data.sources.lists import find_images, read_paths
+from vitlab.data.sources.folders import holds_images
+from vitlab.data.sources.lists import open_path_rows
 from vitlab.data.sources.paths import Inside, read_image
 from vitlab.data.sources.remote import KeptParts, expand, is_url, reason, stamp
 from vitlab.data.sources.request import Found, Part, Request, blank, by_split, split_file_lines
@@ -382,7 +382,7 @@ def _open_paths(table: CellTable, root: Path, request: Request) -> Found:
     """
     listed = root / "table"
     try:
-        column, places = find_images(table, listed, request.columns)
+        return open_path_rows(table, listed, request)[0]
     except DataError as error:
         if "no column of paths" not in str(error):
             raise
@@ -390,9 +390,6 @@ def _open_paths(table: CellTable, root: Path, request: Request) -> Found:
             f"{table.title} has no image column; its columns are "
             f"{', '.join(table.columns)[:200]}: name one, or one of paths, with --path-column"
         ) from None
-    paths, notes = read_paths(table, column, places, listed, request.columns)
-    found = open_rows(table, column, image_paths(paths, places.root), request)
-    return Found(found.parts, [*notes, *found.notes])
 
 
 def _reader_of_columns(

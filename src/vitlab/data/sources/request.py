@@ -5,7 +5,7 @@ knows nothing of holding out, of other data, or of a model's classes.
 """
 
 import re
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -15,7 +15,6 @@ from vitlab.data.rules import SPLIT_WORDS
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.source import Source
-from vitlab.errors import DataError
 
 ALL = "all"
 """The part of data that comes unsplit."""
@@ -162,28 +161,6 @@ class Found:
 
     parts: Sequence[Part]
     notes: list[str] = field(default_factory=list)
-
-
-def labeled(bare: Source, request: Request, label: Callable[[], Source], split: str = "") -> Part:
-    """Return images with their labels if these are wanted; without, and why, if there are none.
-
-    Args:
-        bare: the images without labels
-        request: whether labels are required, optional or ignored
-        label: returns the same images with their labels, or raises why there are none
-        split: as the data calls it
-
-    Raises:
-        DataError: there are none, and they are required.
-    """
-    if request.labels == "ignored":
-        return Part(bare, split)
-    try:
-        return Part(label(), split)
-    except DataError as error:
-        if request.labels in ("required", "numbers"):
-            raise
-        return Part(bare, split, f"{NO_LABELS}{error}")
 
 
 def blank(count: int) -> SingleLabels:

@@ -12,9 +12,8 @@ from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.exists import is_hub_data
 from vitlab.data.labels import Classes, Labels
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
-from vitlab.data.sources.folders import image_paths
 from vitlab.data.sources.hub_data import load_from_hub, unheard_datasets
-from vitlab.data.sources.lists import find_images, read_paths
+from vitlab.data.sources.lists import open_path_rows
 from vitlab.data.sources.parquet import image_column, image_in_cell
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.request import Found, Part, Request, blank
@@ -102,11 +101,8 @@ def open_dataset(rows: Any, title: str, inside: Inside, request: Request, split:
     if not texts:
         raise DataError(f"{title} has no image column; its columns are {', '.join(kinds)}")
     listed = inside.roots[0] / "table"
-    column, places = find_images(table, listed, request.columns)
     known = replace(request.columns, allow_outside=inside.anywhere)
-    paths, notes = read_paths(table, column, places, listed, known)
-    found = open_rows(table, column, image_paths(paths, places.root), request)
-    return Found(found.parts, [*notes, *found.notes])
+    return open_path_rows(table, listed, replace(request, columns=known))[0]
 
 
 def quietly(load: Callable[[], Any], failed: str) -> Any:

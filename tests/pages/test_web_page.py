@@ -22,7 +22,7 @@ from vitlab.models.model import Model
 from vitlab.pages.runtime import RUNTIME, VENDORED
 
 FILES = "input[type=file] >> nth=0"
-NASTY = "</script><b>x</b>\u2028"
+NASTY = "</script><b>x</b>"
 CLASSES = ("cat", NASTY, "Känguru 🦘")
 vendored = pytest.mark.skipif(
     not (VENDORED / RUNTIME.folder).is_dir(), reason="make vendor has not fetched the runtime"
@@ -138,7 +138,13 @@ def test_from_a_server_on_a_phone(
     assert [each for each in asked if not each.startswith((served, "blob:", "data:"))] == []
 
 
-CARD = {"model": "ViT-Ti/16", "classes": [NASTY] * 20, "channels": 3, "image_size": [32, 32]}
+# a model refuses U+2028 in the name of a class; the page is safe from it all the same
+CARD = {
+    "model": "ViT-Ti/16",
+    "classes": [NASTY + "\u2028"] * 20,
+    "channels": 3,
+    "image_size": [32, 32],
+}
 CARD |= {"crop": 1.0, "multi_label": True, "thresholds": [0.3] * 20}
 
 

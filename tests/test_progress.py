@@ -3,14 +3,25 @@
 import os
 import re
 import sys
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 
 from vitlab import progress
-from vitlab.progress import GAP, Meter, fitted, named_if_slow, terminal_width
+from vitlab.progress import (
+    GAP,
+    WATCH,
+    Meter,
+    Work,
+    due,
+    fitted,
+    named_if_slow,
+    public,
+    say,
+    terminal_width,
+)
 
 PARTS = ["epoch 12.5/300", "loss 1.234", "accuracy 45.6%", "1,234 images/s"]
 
@@ -70,8 +81,8 @@ def run(steps: int = 40) -> None:
         for step in range(1, steps + 1):
             meter.show(step, GAP.join(PARTS))
         meter.say("a row")
-        assert meter.live is not None
-        meter.live.refresh()
+        assert WATCH.live is not None
+        WATCH.live.refresh()
 
 
 def test_a_terminal_has_rows_above_a_live_bar(
@@ -101,41 +112,139 @@ def test_a_dumb_terminal_is_not_redrawn(
     monkeypatch.setattr(sys, "stderr", terminal.stream)
     monkeypatch.setenv("TERM", "dumb")
     assert terminal_width() is None
-    assert Meter(3).live is None
+    with Meter(3):
+        assert WATCH.live is None
 
 
-def test_a_log_has_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+def wait_for(text: str, heard: Callable[[], str]) -> str:
+    """Wait until a text was printed; return all that was."""
+    so_far = ""
+    while text not in so_far:
+        time.sleep(0.02)
+        so_far += heard()
+    return so_far
+
+
+def lines_of(works: list[Work], seconds: int, row: int = 0) -> list[tuple[int, Work]]:
+    """Look once a second, from the beginning of some work on; something else is said at `row`."""
+    start, last, lines = works[0].start, works[0].start, list[tuple[int, Work]]()
+    for second in range(1, seconds + 1):
+        work = due(works, start + second, last)
+        if work or second == row:
+            last = start + second
+        if work:
+            work.is_named = True
+            lines.append((second, work))
+    return lines
+
+
+def test_a_log_has_a_line_within_five_seconds_and_every_ten_from_then_on() -> None:
+    block, meter, whole = Work("reading"), Meter(9, title="step"), Work("train", by_itself=False)
+    assert lines_of([block], 30) == [(2, block), (12, block), (22, block)]
+    assert lines_of([meter], 30) == [(4, meter), (14, meter), (24, meter)]
+    assert lines_of([whole], 30) == [(4, whole), (14, whole), (24, whole)]
+    again = Meter(9, title="step")
+    assert lines_of([again], 30, row=10) == [(4, again), (20, again), (30, again)]
+    assert due([], 100, 0) is None
+
+
+def test_the_innermost_piece_of_work_is_named_and_the_whole_where_there_is_none() -> None:
+    whole, inner = Work("train", by_itself=False), Work("load", by_itself=False)
+    outer, meter = Work("testing"), Meter(9)
+    for works, named in (
+        ([whole, inner], inner),
+        ([whole, outer, inner], outer),
+        ([whole, outer, meter, inner], meter),
+    ):
+        assert due(works, whole.start + 6, whole.start) is named
+
+
+def test_a_meter_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     with Meter(1200, 200, "step") as meter:
-        for step in range(201, 231):
-            now += 1.0
-            meter.show(step, "epoch 3  loss 0.1")
-            if step == 214:
-                meter.say("row")  # a row counts as a line
-    assert capsys.readouterr().err.splitlines() == [
-        "step 210/1,200  epoch 3  loss 0.1  16:30 left",
-        "row",
-        "step 224/1,200  epoch 3  loss 0.1  16:16 left",
-    ]
+        assert meter.line() == "step 200/1,200  0:00 so far"
+        meter.show(210, "epoch 3  loss 0.1")
+        assert re.fullmatch(r"step 210/1,200  epoch 3  loss 0.1  \d+:\d\d left", meter.line())
+        meter.images(1300, 1400)
+        assert meter.line().startswith("step 1,300/1,400  images  ")
+        meter.say("row")
+    assert capsys.readouterr().err == "row\n"
     with Meter(3, shown=False) as silent:
-        now += 60
         silent.show(1, "")
         silent.say("row")
     assert capsys.readouterr().err == ""
+    assert Meter(0, title="evaluating").line() == "evaluating …  0:00 so far"
 
 
-def test_what_takes_long_is_named_and_what_is_quick_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, told = threading.Event(), []
-    monkeypatch.setattr(progress, "say", lambda text: (told.append(text), said.set()))
+def test_what_takes_long_is_named_while_the_program_is_busy_and_what_is_quick_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def heard() -> str:
+        return capsys.readouterr().err
+
     with named_if_slow("reading"):
         pass
-    assert not told
-    monkeypatch.setattr(progress, "SILENCE", 0.0)
+    with named_if_slow("reading 12 files"), named_if_slow("reading", shown=False):
+        said = wait_for("\n", heard)
+    assert said == "reading 12 files …\n"
+    with Meter(7, title="looking"):
+        assert wait_for("\n", heard).startswith("looking 0/7  0:0")
+    assert not WATCH.works
+
+
+@public()
+def slow(heard: Callable[[], str], *, quiet: bool = False) -> str:
+    """Take as long as it takes to be named."""
+    if not quiet:
+        return wait_for("\n", heard)
+    with named_if_slow("reading"), Meter(9):
+        assert not WATCH.works  # nobody looks
+    return heard()
+
+
+def test_a_call_from_python_is_named_unless_it_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    def heard() -> str:
+        return capsys.readouterr().err
+
+    assert slow(heard) == "slow …\n"
+    assert slow(heard, quiet=True) == ""
+
+
+def test_one_process_of_torchrun_names_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with named_if_slow("train", by_itself=False):
+        assert not WATCH.works
+    monkeypatch.setenv("RANK", "0")
+    with named_if_slow("train", by_itself=False):
+        assert len(WATCH.works) == 1
+
+
+def test_on_a_terminal_what_takes_long_moves(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
     with named_if_slow("reading 12 files"):
-        assert said.wait(10)
-    with named_if_slow("reading", shown=False):
-        pass
-    assert told == ["reading 12 files …"]
+        text = ""
+        while len(set(re.findall(r"reading 12 files  \S", text))) < 3:
+            text += os.read(terminal.master, 1 << 16).decode(errors="replace")
+        say("a row")
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.text())
+    assert "a row" in plain
+    assert WATCH.live is None
+
+
+def test_a_forked_process_names_what_it_does_itself() -> None:
+    def child() -> None:
+        assert not WATCH.works
+        with named_if_slow("working"):
+            assert [each.what for each in WATCH.works] == ["working"]
+
+    with named_if_slow("reading"):
+        pid = os.fork()
+        if not pid:
+            try:
+                child()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert [each.what for each in WATCH.works] == ["reading"]

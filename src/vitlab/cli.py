@@ -179,10 +179,13 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     if hasattr(options, "command"):
         options = replace(options, command=f"{prog} {shlex.join(words)}")
     _begin(command, options, given, prog)
-    if not getattr(command, "LIGHT", False):
-        import_torch()  # here, while a signal may end the process at once
-    interrupts.started()
-    result: dict[str, Any] = command.run(options)
+    from vitlab.progress import named_if_slow
+
+    with named_if_slow(prog, not getattr(command, "LASTS", False), by_itself=False):
+        if not getattr(command, "LIGHT", False):
+            import_torch()  # here, while a signal may end the process at once
+        interrupts.started()
+        result: dict[str, Any] = command.run(options)
     if as_json and result:
         print(json_line(result))  # in ASCII: no locale can spoil it
     elif result:

@@ -2,6 +2,10 @@
 
 Messages go to the logger `vitlab`, which prints them on stderr as they are unless the program's own
 logging does. `public` gives functions `quiet=True`, and a line for an argument of a wrong type.
+
+What takes long is a `Work`: a `Meter`, which counts, or a block of `named_if_slow`. A thread looks
+four times a second at what is going on. On a terminal it is a line that moves; elsewhere it is
+named within five seconds, and every ten from then on, whatever the program is busy with.
 """
 
 import inspect
@@ -10,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 
 PAUSE = 10.0  # seconds between two lines
 SILENCE = 2.0  # seconds before something that takes long is named
+FIRST = 4.0  # seconds without a line, after which what has not been named yet is
+LOOK = 0.25  # seconds between two looks at what is going on
 LEAST, MOST = 6, 40  # columns of the bar
 GAP = "  "
 LOG = logging.getLogger("vitlab")
@@ -49,6 +55,8 @@ class ToStderr(logging.Handler):
         """Print one, but of a quiet call only warnings."""
         own = [getattr(each, "stream", None) for each in logging.getLogger().handlers]
         muted = QUIET.get() and record.levelno < logging.WARNING
+        if not muted:
+            WATCH.heard()
         if not muted and sys.stderr not in own and sys.stdout not in own:
             print(escape_controls(self.format(record)), file=sys.stderr, flush=True)
 
@@ -100,7 +108,8 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
                     )
             before = QUIET.set(QUIET.get() or bool(named.get("quiet")))
             try:
-                return function(*given, **named)
+                with named_if_slow(function.__name__, by_itself=False):
+                    return function(*given, **named)
             except (OSError, RuntimeError, UnicodeEncodeError) as error:
                 raise as_user_error(error) from error.__cause__
             finally:
@@ -111,22 +120,27 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
     return decorate
 
 
+def _is_first() -> bool:
+    """Return whether this process is the one of torchrun's that speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
-def named_if_slow(what: str, shown: bool = True) -> Iterator[None]:
-    """Say what is being done if the block takes more than two seconds.
+def named_if_slow(what: str, shown: bool = True, by_itself: bool = True) -> Iterator[None]:
+    """Say what is being done if the block takes more than two seconds, and again while it lasts.
 
     Args:
         what: in words: `reading 12,000 files`
         shown: whether to say anything; of several processes only one does
+        by_itself: whether the block is one piece of work; a whole command or call is not, and is
+            named only where nothing inside it is, by the first process of torchrun's alone
     """
-    timer = threading.Timer(SILENCE, say, [f"{what} …"])
-    timer.daemon = True
-    if shown and not QUIET.get():
-        timer.start()
+    work = Work(what, shown and (by_itself or _is_first()), by_itself)
     try:
+        WATCH.begin(work)
         yield
     finally:
-        timer.cancel()
+        WATCH.end(work)
 
 
 def terminal_width() -> int | None:
@@ -137,7 +151,153 @@ def terminal_width() -> int | None:
     return None if console.is_dumb_terminal else console.width
 
 
-class Meter:
+class Work:
+    """Something that may take long.
+
+    Args:
+        what: in words
+        shown: whether to show anything; of several processes only one does
+        by_itself: whether it is one piece of work, and not one that others are part of
+
+    Attributes:
+        start: when it began, by `time.monotonic()`
+        is_named: whether a line has named it
+    """
+
+    patience = SILENCE  # seconds before it is shown
+
+    def __init__(self, what: str, shown: bool = True, by_itself: bool = True) -> None:
+        self.what, self.by_itself = what, by_itself
+        self.shown = shown and not QUIET.get()
+        self.start = time.monotonic()
+        self.is_named = False
+
+    @property
+    def passed(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.start
+
+    def line(self) -> str:
+        """Return the line of a log."""
+        return f"{self.what} … {clock(self.passed)}" if self.is_named else f"{self.what} …"
+
+    def drawing(self, console: "Console") -> "Text":
+        """Return the line of a terminal, which is drawn again and again."""
+        from rich.text import Text
+
+        signs = "|/-\\" if console.options.ascii_only else "⠋⠙⠸⠴⠦⠇"
+        sign = signs[int(self.passed / LOOK) % len(signs)]
+        parts = (escape_controls(self.what, ""), sign, clock(self.passed))
+        return Text(GAP, no_wrap=True, overflow="crop").join(map(Text, parts))
+
+
+class Watch:
+    """Looks at what is going on, and shows it when nothing has been said for a while.
+
+    Attributes:
+        works: what is going on, the innermost last
+        live: the line of a terminal, while there is one
+    """
+
+    def __init__(self) -> None:
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forget everything: in a forked process it is the parent's, and no thread looks."""
+        self.works: list[Work] = []
+        self.live: Live | None = None
+        self._last = time.monotonic()  # of all lines
+        self._lock = threading.RLock()
+        self._working = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def heard(self) -> None:
+        """Note that there was a line."""
+        self._last = time.monotonic()
+
+    def begin(self, work: Work) -> None:
+        """Look at some work until its end."""
+        if not work.shown:
+            return
+        with self._lock:
+            if not self.works:
+                self.heard()  # a silence before it is none of ours
+            self.works.append(work)
+            self._draw()
+            self._working.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="progress", daemon=True)
+                self._thread.start()
+
+    def end(self, work: Work) -> None:
+        """Look at it no more."""
+        if not work.shown:
+            return
+        with self._lock:
+            if work in self.works:
+                self.works.remove(work)
+            if not self.works:
+                self._working.clear()
+            self._draw()
+
+    def _look(self) -> None:
+        while True:
+            self._working.wait()
+            time.sleep(LOOK)
+            with self._lock:
+                self._draw()
+                work = due(self.works, time.monotonic(), self._last)
+                if work and not self.live:
+                    say(work.line())
+                    work.is_named = True
+
+    def _draw(self) -> None:
+        """Begin or end the line of a terminal."""
+        if self._drawn() is None:
+            if self.live:
+                self.live.stop()
+                self.live = None
+        elif self.live is None and terminal_width() is not None:
+            from rich.live import Live
+
+            console = _console()
+            self.live = Live(
+                get_renderable=lambda: self._drawing(console),
+                console=console,
+                transient=True,
+                redirect_stdout=False,
+            )
+            self.live.start()
+
+    def _drawn(self) -> "Work | None":
+        """Return the innermost work that takes long; while it is drawn, nothing prints results."""
+        slow = (each for each in reversed(self.works) if each.by_itself)
+        return next((each for each in slow if each.passed >= each.patience), None)
+
+    def _drawing(self, console: "Console") -> "Text | str":
+        work = self._drawn()
+        return work.drawing(console) if work else ""
+
+
+def due(works: Sequence[Work], now: float, last: float) -> Work | None:
+    """Return the work that a log has to name now, if any.
+
+    Args:
+        works: what is going on, the innermost last
+        now: seconds, by `time.monotonic()`
+        last: when the last line was
+    """
+    if not works:
+        return None
+    work = next((each for each in reversed(works) if each.by_itself), works[-1])
+    silent = now - last
+    if work.is_named:
+        return work if silent >= PAUSE else None
+    at_once = work.by_itself and 0 < work.patience <= now - work.start
+    return work if at_once or silent >= FIRST else None
+
+
+class Meter(Work):
     """Shows how much of some work is done.
 
     Args:
@@ -147,25 +307,22 @@ class Meter:
         shown: whether to show anything; of several processes only one does
     """
 
+    patience = 0.0
+
     def __init__(
         self, total: int, done: int = 0, title: str = "training", shown: bool = True
     ) -> None:
-        self.total, self.done, self.title = total, done, title
-        self.shown = shown = shown and not QUIET.get()
-        self.first, self.start, self.note = done, time.monotonic(), ""
-        self.last = self.start
-        self.live = self._live() if shown and terminal_width() is not None else None
+        super().__init__(title, shown)
+        self.total, self.done, self.first, self.note = total, done, done, ""
 
     def __enter__(self) -> Self:
         """Start to show it."""
-        if self.live:
-            self.live.start()
+        WATCH.begin(self)
         return self
 
     def __exit__(self, *error: object) -> None:
         """Restore the terminal."""
-        if self.live:
-            self.live.stop()
+        WATCH.end(self)
 
     def show(self, done: int, note: str, total: int | None = None) -> None:
         """Show the number of steps done.
@@ -177,9 +334,6 @@ class Meter:
         """
         self.total = total or self.total
         self.done, self.note = done, note
-        now = time.monotonic()
-        if self.shown and not self.live and now - self.last >= PAUSE and done > self.first:
-            self.say(GAP.join([self.head, *note.split(GAP), self.left]))
 
     def images(self, done: int, total: int) -> None:
         """Show the number of images done, as a pass over them tells it."""
@@ -188,34 +342,29 @@ class Meter:
     def say(self, text: str) -> None:
         """Print a line of text, above the bar where there is one."""
         if self.shown:
-            self.last = time.monotonic()
             say(text)
 
     @property
     def head(self) -> str:
-        """What is done, of how much."""
-        return f"{self.title} {self.done:,}/{self.total:,}"
+        """What is done, of how much; how much is not known before it has begun."""
+        return f"{self.what} {self.done:,}/{self.total:,}" if self.total else f"{self.what} …"
 
     @property
     def left(self) -> str:
-        """How long the rest will take, at the pace so far."""
+        """How long the rest will take, at the pace so far; at first, how long it has taken."""
         steps = self.done - self.first
         if not steps:
-            return "-:-- left"
-        passed = time.monotonic() - self.start
-        return f"{clock((self.total - self.done) * passed / steps)} left"
+            return f"{clock(self.passed)} so far"
+        return f"{clock((self.total - self.done) * self.passed / steps)} left"
 
-    def _live(self) -> "Live":
-        from rich.live import Live
+    def line(self) -> str:
+        """Return the line of a log."""
+        return GAP.join(filter(None, [self.head, *self.note.split(GAP), self.left]))
 
-        return Live(
-            get_renderable=self._bar, console=_console(), transient=True, redirect_stdout=False
-        )
-
-    def _bar(self) -> "Text":
+    def drawing(self, console: "Console") -> "Text":
+        """Return the line of a terminal, with a bar if there is room."""
         from rich.text import Text
 
-        console = _console()
         parts, wide = fitted(self.head, self.note.split(GAP), self.left, console.width - 1)
         filled = round(wide * min(1.0, self.done / max(1, self.total)))
         full, empty = ("#", "-") if console.options.ascii_only else ("━", "─")
@@ -253,3 +402,12 @@ def _console() -> "Console":
     from rich.console import Console
 
     return Console(stderr=True)
+
+
+WATCH = Watch()
+# a process is never forked while the thread prints
+os.register_at_fork(
+    before=lambda: WATCH._lock.acquire(),
+    after_in_parent=lambda: WATCH._lock.release(),
+    after_in_child=lambda: WATCH._begin_anew(),
+)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vitlab.models.model import Model
 
 SUMMARY = "Look inside models in the browser, patch by patch."
+LASTS = True  # until a signal, and says itself what it does
 NEEDS = ("fastapi", "uvicorn")
 MOST = 32  # images that are opened at the start
 

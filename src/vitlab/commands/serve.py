@@ -10,6 +10,7 @@ from vitlab.precision import ServePrecision
 from vitlab.serve.limits import Limits, named_models
 
 SUMMARY = "Serve models over HTTP: classes, masks, boxes, numbers, features."
+LASTS = True  # until a signal, and says itself what it does
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 
 

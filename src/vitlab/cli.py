@@ -183,7 +183,8 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
 
     with named_if_slow(prog, not getattr(command, "LASTS", False), by_itself=False):
         if not getattr(command, "LIGHT", False):
-            import_torch()  # here, while a signal may end the process at once
+            with named_if_slow("loading PyTorch"):
+                import_torch()  # here, while a signal may end the process at once
         interrupts.started()
         result: dict[str, Any] = command.run(options)
     if as_json and result:

@@ -1,5 +1,10 @@
-"""Files and folders that are complete or not there (fsync, then rename), and file locks."""
+"""Files and folders that are complete or not there (fsync, then rename), and file locks.
 
+What is unfinished is noted before it is made, until it is gone: an interruption may come at any
+moment, also between the end of a block and the removal of its draft.
+"""
+
+import atexit
 import errno
 import fcntl
 import hashlib
@@ -8,6 +13,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,6 +39,7 @@ WRITTEN = (  # names in such folders of what is a draft first
 )
 LOOK = 0.1  # seconds between two tries to get a lock
 LOOKS = 30  # tries, after which a line says what is waited for
+PAUSES = (0.05, 0.2, 0.5, 0.0)  # seconds after a try to remove a folder that is written to
 BUSY = (errno.EAGAIN, errno.EACCES)  # of a lock: another process has it
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # macOS's fsync asks the drive only
 DRAFT = re.compile(r"\.(?P<name>.+)\.draft-[a-z0-9_]{8}")
@@ -82,9 +89,10 @@ def staged_file(place: Path) -> Iterator[Path]:
     with explained(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         own = place.with_name(f".{place.name}.draft-{secrets.token_hex(4)}")
-        own.mkdir()
         draft = own / place.name
+        _UNFINISHED[own] = place
         try:
+            own.mkdir()
             yield draft
             for part in (*sorted(draft.rglob("*")), draft):
                 _make_readable(part, own.stat().st_mode)
@@ -95,6 +103,51 @@ def staged_file(place: Path) -> Iterator[Path]:
             sync(place.parent)
         finally:
             _discard(own, place)
+            _UNFINISHED.pop(own, None)
+
+
+@contextmanager
+def vanishing_folder(prefix: str = "vitlab-", within: Path | None = None) -> Iterator[Path]:
+    """Yield a new private folder that vanishes with the block.
+
+    Args:
+        prefix: of its name
+        within: where it is made; None for the system's folder of temporary files
+
+    Raises:
+        DiskError: it cannot be made.
+    """
+    place = (within or Path(tempfile.gettempdir())) / f"{prefix}{secrets.token_hex(4)}"
+    _UNFINISHED[place] = place
+    try:
+        with explained(place):
+            place.mkdir(mode=0o700)
+        yield place
+    finally:
+        _remove(place)
+        _UNFINISHED.pop(place, None)
+
+
+def remove_unfinished() -> None:
+    """Remove every draft and scratch folder of this process, which is about to end."""
+    for own, place in [*_UNFINISHED.items()]:
+        with suppress(OSError):
+            _discard(own, place) if own != place else _remove(own)
+        _UNFINISHED.pop(own, None)
+
+
+_UNFINISHED: dict[Path, Path] = {}  # a draft's folder, and what it is of; a scratch folder: itself
+atexit.register(remove_unfinished)
+os.register_at_fork(after_in_child=_UNFINISHED.clear)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; other processes that are about to end may still write into it."""
+    for pause in PAUSES:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(pause)
 
 
 def _make_readable(file: Path, mode: int) -> None:

@@ -13,8 +13,7 @@ from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, MaskOption
 from vitlab.recipes.pretext import named_task
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
-from vitlab.terminal import main_figures, print_figures, print_table
-from vitlab.units import percent
+from vitlab.terminal import main_figures, print_figures
 
 SUMMARY = "Fit a classifier to frozen features, and test it."
 USED = ("device", "workers", "check_duplicates", "report", "max_bad", "timeout")  # of a host
@@ -79,14 +78,6 @@ def run(options: ProbeRun) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was tried, the best first, and the test figures."""
-    if shown(result):
-        return
-    tried = sorted(result.get("tried", ()), key=lambda each: -each["accuracy"])
-    rows = [
-        (str(each["layer"]), each["pool"] or "features", each["head"],
-         f"{each['l2']:g}" if each["l2"] else "", each["how"], percent(each["accuracy"]))
-        for each in tried
-    ]  # fmt: skip
-    print_table(("block", "features", "head", "l2", "by", "accuracy"), rows)
-    print_figures(main_figures(result))
+    """Print the test figures; what was tried is in the report."""
+    if not shown(result):
+        print_figures(main_figures(result))

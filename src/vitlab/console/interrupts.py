@@ -6,6 +6,7 @@ Only the modules that Python itself needs are imported here, since this comes be
 import os
 import signal
 import sys
+import threading
 import time
 from types import FrameType
 from typing import NoReturn
@@ -13,6 +14,19 @@ from typing import NoReturn
 STATUS = 130
 PATIENCE = 1.0  # seconds in which further signals are ignored, for cleaning up
 SOON = 0.01  # seconds
+
+
+def leave_nothing() -> None:
+    """Remove drafts, scratch folders and semaphores of this process, if there may be any.
+
+    Python would remove the latter at its exit; else their tracker warns of each.
+    """
+    files = sys.modules.get("vitlab.files")
+    util = sys.modules.get("multiprocessing.util")
+    if clear := getattr(files, "remove_unfinished", None):
+        clear()
+    if finish := getattr(util, "_run_finalizers", None):
+        finish(0)
 
 
 class Interrupts:
@@ -49,6 +63,7 @@ class Interrupts:
             signal.signal(number, signal.SIG_IGN)
         if self.asked and isinstance(error, SystemExit):
             # what runs at exit may still die of a signal: evaluations with workers sometimes did
+            leave_nothing()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(int(error.code or 0))
@@ -59,6 +74,10 @@ class Interrupts:
 
     def end(self) -> NoReturn:
         """Print the line and end the process, whatever it is doing."""
+        if not self._at_once:
+            thread = threading.Thread(target=leave_nothing, daemon=True)
+            thread.start()
+            thread.join(PATIENCE)  # what holds a lock, and is interrupted here, holds it for good
         os.write(2, f"{self.prog}: interrupted\n".encode("utf-8", "backslashreplace"))
         os._exit(STATUS)
 

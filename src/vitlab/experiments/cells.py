@@ -31,7 +31,7 @@ from vitlab.files import SWEEP_FOLDER, write_text
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.places import On
-from vitlab.progress import say
+from vitlab.progress import Meter, say
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.page import TablePage, write_tables
 from vitlab.runs.run_folder import RunFolder
@@ -397,11 +397,16 @@ def _rows(
 
     def done(cell: Cell, found: Row) -> None:
         rows[cell.name] = {**cell.labels, **found, "run": str(experiment.run(cell).path)}
+        meter.show(len(rows), "runs")
         _tell(cell, found, experiment)
         if (rest := (left or pace)(rows)) and len(rows) < len(cells):
             experiment.say(f"{len(rows)} of {len(cells)} runs done, about {duration(rest)} left")
 
-    with _processes(experiment, jobs) as processes:
+    title = "timing" if experiment.trainer.quiet else "done"
+    with (
+        _processes(experiment, jobs) as processes,
+        Meter(len(cells), title=title, shown=experiment.first) as meter,
+    ):
         while waiting or running:
             ready = (each for each in waiting if rows.keys() >= set(each.after))
             cell = next(ready, None) if len(running) < jobs else None

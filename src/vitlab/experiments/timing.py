@@ -7,11 +7,9 @@ simulated, so that a plan says when the last of them ends.
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shutil import rmtree
-from tempfile import mkdtemp
 from typing import Any, Self
 
 from vitlab.distributed.launch import read_environment
@@ -29,6 +27,7 @@ from vitlab.experiments.cells import (
     run_cells,
     with_room,
 )
+from vitlab.files import vanishing_folder
 from vitlab.recipes.recipe import Recipe
 from vitlab.units import seconds
 
@@ -250,12 +249,11 @@ def _cost(cell: Cell, row: Row, macs: Callable[[Cell, Row], float]) -> RunCost:
 def scratch_folder(setup: Setup, within: Path | None = None) -> Iterator[Path]:
     """Have a folder that vanishes, the same for all processes of torchrun or nodes of a cluster."""
     place = within or (Path.cwd() if setup.on else None)
-    made = agreed(setup.host, lambda: mkdtemp(prefix=SCRATCH, dir=place))
-    try:
+    with ExitStack() as stack:
+        made = agreed(
+            setup.host, lambda: str(stack.enter_context(vanishing_folder(SCRATCH, place)))
+        )
         yield Path(made)
-    finally:
-        if read_environment(os.environ).first:
-            rmtree(made, ignore_errors=True)
 
 
 def dry_run(cells: Sequence[Cell], setup: Setup) -> dict[str, Any]:

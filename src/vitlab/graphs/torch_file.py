@@ -3,7 +3,6 @@
 import json
 import platform
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.errors import PackageError, WeightsError
-from vitlab.files import staged_file
+from vitlab.files import staged_file, vanishing_folder
 from vitlab.graphs.about import about
 from vitlab.graphs.agreement import agree
 from vitlab.graphs.complete import Traceable, dynamic_shapes, traceable
@@ -55,8 +54,8 @@ def write(model: Model, file: Path, bare: bool = False) -> dict[str, Any]:
         "torch": torch.__version__,
     }
     facts = about(model) | made_for | {"input": form.input, "shape": shape}
-    with tempfile.TemporaryDirectory() as folder:
-        draft = Path(folder) / file.name
+    with vanishing_folder() as folder:
+        draft = folder / file.name
         with named_if_slow("compiling"):
             _compile(model, form, json.dumps(facts), draft)
         with named_if_slow("checking"):

@@ -9,13 +9,12 @@ import gzip
 import importlib.resources
 import json
 import shlex
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitlab.errors import OptionError
-from vitlab.files import staged_folder
+from vitlab.files import staged_folder, vanishing_folder
 from vitlab.graphs import onnx_file
 from vitlab.graphs.about import about
 from vitlab.models.model import Model
@@ -48,8 +47,8 @@ def write(model: Model, folder: Path, bare: bool = False) -> dict[str, Any]:
     """
     _check_shown(model, bare)
     runtime = runtime_files()
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "model.onnx"
+    with vanishing_folder() as scratch:
+        file = scratch / "model.onnx"
         try:
             found = onnx_file.write(model, file)
         except OptionError as error:

@@ -9,13 +9,12 @@ import hashlib
 import shutil
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.errors import PackageError
-from vitlab.files import read_bytes, sha256, staged_folder
+from vitlab.files import read_bytes, sha256, staged_folder, vanishing_folder
 from vitlab.places import cache_folder
 
 VENDORED = Path(__file__).parent / "vendor"
@@ -111,8 +110,8 @@ def fetch(place: Path) -> None:
             f"the page needs the files of {RUNTIME}, which npm fetches: install Node.js, which has "
             "npm, and run the command again"
         )
-    with tempfile.TemporaryDirectory() as scratch:
-        archive = _packed(npm, Path(scratch))
+    with vanishing_folder() as scratch:
+        archive = _packed(npm, scratch)
         content = read_bytes(archive, MOST_BYTES)
         if base64.b64encode(hashlib.sha512(content).digest()).decode() != RUNTIME.integrity:
             raise PackageError(

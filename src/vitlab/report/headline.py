@@ -1,7 +1,6 @@
-"""First screen of a report: the result, what it was measured on, and how to use the model now."""
+"""First screen of a report: the result and what it was measured on; last, how it was made."""
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -13,15 +12,19 @@ from vitlab.recipes.recipe import PROBE
 from vitlab.report.curves import PROBES
 from vitlab.report.facts import RunFacts
 from vitlab.report.page import (
+    Block,
     Card,
     Cards,
+    Columns,
     Commands,
     DefinitionList,
     Gauge,
+    Prose,
     ReportTable,
     Section,
     filled,
     setting,
+    table_of,
 )
 from vitlab.units import counted, duration, epochs, percent, si, storage
 
@@ -33,6 +36,12 @@ PROBE_NOTES = {
     "probe": "a linear classifier on its features, 10 images per class",
     "knn": "the vote of the 20 nearest features",
 }
+TRIED = {"leave-one-out": "By leave-one-out, which chooses the features"}
+ALIKE = (
+    "Leave-one-out learns from all training images but one, folds from a smaller part of them: "
+    "figures of two tables do not compare. The head is the best of those in folds; the test "
+    "images played no part."
+)
 COSTS: dict[str, tuple[str, Any]] = {  # figure -> its title, and how it is written
     "params": ("Parameters", si),
     "macs": ("Multiply-adds per image", lambda value: si(value, 2)),
@@ -210,31 +219,6 @@ def images_of(facts: RunFacts) -> str:
     return ", ".join(f"{n:,.0f} {name}" for name, n in found.items() if n is not None)
 
 
-def uses(facts: RunFacts) -> Commands:
-    """Return what can be done with the model now: a phrase and its command."""
-    run, data = shlex.quote(facts.folder), shlex.quote(facts.data or "DATA")
-    asking = f"vitlab predict {run} IMAGE…"
-    own = {
-        "": [
-            ("Ask it about photographs", asking),
-            ("Give it a web page and an address for programs", f"vitlab serve {run}"),
-        ],
-        "tokenizer": [
-            ("Learn to predict its codes", f"vitlab pretrain {data} --task beit --tokenizer {run}")
-        ],
-        "detect": [("Find the objects of photographs", f"{asking} --out found")],
-        "segment": [("Segment photographs", f"{asking} --out masks")],
-        "regress": [("Estimate the numbers of photographs", asking)],
-    }
-    features = [
-        ("Make a classifier from labeled images", f"vitlab finetune DATA --from {run}"),
-        ("Measure its features with few labels", f"vitlab fewshot {run} DATA"),
-        ("Write its features into a table", f"vitlab embed {run} DATA --out features.parquet"),
-        ("Look inside it", f"vitlab inspect {run} IMAGE… --out inside"),
-    ]
-    return Commands(own.get(facts.task, features))
-
-
 def run_sections(facts: RunFacts) -> list[Section]:
     """Return what the reports of all runs end with: cost, sweep, how it was made, settings."""
     costs = filled(
@@ -254,9 +238,29 @@ def run_sections(facts: RunFacts) -> list[Section]:
     return [
         Section("cost", "Cost", [*costs, *_parts(facts)]),
         Section("sweep", "Learning rates that were tried", [facts.sweep] if facts.sweep else []),
+        Section("heads", "Heads that were tried", heads_tried(facts)),
         Section("made", "How it was made", _made(facts)),
         Section("recipe", "All settings", settings if rows else []),
     ]
+
+
+def heads_tried(facts: RunFacts) -> list[Block]:
+    """Return the heads that a probe has tried, the best first; a table has figures made alike."""
+    rows: Any = facts.figures.get("tried", ())
+    tables = list[Block]()
+    for how in dict.fromkeys(row["how"] for row in rows if "how" in row):
+        alike = [row for row in rows if row["how"] == how]
+        key = "r2" if "r2" in alike[0] else "accuracy"
+        alike.sort(key=lambda row: -row[key])
+        columns: Columns = [
+            ("Block", [str(row["layer"]) for row in alike]),
+            ("Features", [row["pool"] or "features" for row in alike]),
+            ("Head", [row["head"] for row in alike]),
+            ("l2", [f"{row['l2']:g}" if row["l2"] else "–" for row in alike]),
+            (METRICS[key].title, [METRICS[key].text(row[key]) for row in alike]),
+        ]
+        tables.append(table_of(TRIED.get(how, f"In {how}"), columns, texts=3))
+    return [*tables, Prose(ALIKE, note=True)] if tables else []
 
 
 def _parts(facts: RunFacts) -> list[ReportTable]:

@@ -16,6 +16,7 @@ from vitlab.models.model import Model
 from vitlab.report import headline
 from vitlab.report.curves import PROBES, Curve, learning_curves
 from vitlab.report.facts import RunFacts, facts_of
+from vitlab.report.next_steps import next_steps
 from vitlab.report.page import (
     Block,
     Card,
@@ -149,7 +150,7 @@ def pretext_page(facts: RunFacts) -> Page:
         Section("result", "Result", result, False),
         *facts.sections,
         Section("pictures", "What it makes of images", _pictures(facts), False),
-        Section("uses", "What to do next", [headline.uses(facts)], False),
+        Section("uses", "What to do next", [next_steps(facts)], False),
         Section("curves", "Learning curves", learning_curves(facts, own_figures(facts))),
         *headline.run_sections(facts),
     ]

@@ -13,6 +13,7 @@ from vitlab.report import charts, headline
 from vitlab.report.curves import learning_curves, softened
 from vitlab.report.facts import Judged, RunFacts
 from vitlab.report.inside.sights import inside_blocks
+from vitlab.report.next_steps import next_steps
 from vitlab.report.page import (
     Block,
     Columns,
@@ -52,7 +53,7 @@ def run_page(facts: RunFacts) -> Page:
         Section("result", "Result", result, False),
         Section("worst", "Where it is weakest", _weakest(facts), False),
         Section("mistakes", "Its worst mistakes", worst, False),
-        Section("uses", "Use it now", [headline.uses(facts)], False),
+        Section("uses", "Use it now", [next_steps(facts)], False),
         Section("figures", "All figures", [headline.more_figures(facts)]),
         Section("classes", "All classes", _classes(facts)),
         Section("confusion", "Which classes are mistaken for which", _confusion(facts)),

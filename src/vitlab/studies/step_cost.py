@@ -4,7 +4,6 @@ import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -16,6 +15,7 @@ from vitlab.device import choose
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE
 from vitlab.experiments.cells import Cell, CellTrainer, Row, kept_row
+from vitlab.files import vanishing_folder
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.design import Measure, Trained
@@ -110,8 +110,8 @@ def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | Non
     host = host or Host()
     few = min(recipe.batch, IMAGES)
     recipe = recipe.changed(steps=1, batch=few, micro_batch=0)
-    with TemporaryDirectory(prefix="vitlab-cost-") as place:
-        folder = RunFolder(Path(place) / "run", silent=True)  # which is never begun
+    with vanishing_folder("vitlab-cost-") as place:
+        folder = RunFolder(place / "run", silent=True)  # which is never begun
         task = prepare(recipe, host, folder, resume=False, world=ALONE, opened=opened)
     state = first_state(task, choose(host.device), ALONE)
     trainer = Trainer(state.model, recipe, objective=state.task or task.objective)

@@ -129,11 +129,13 @@ def _unlike(observer: Observer, held: Source | None, model: Model, stop: Stop) -
     The threshold is that of the validation images, if there are any.
     """
     splits = observer.task.splits
+    world = observer.world
     single = isinstance(splits.train.labels, SingleLabels)
     if not single or observer.task.config.fit == "native":
         return None
-    with stop.at_once():
-        return learned_unlike(model, splits.train, held, observer.compute, observer.world)
+    slow = named_if_slow("measuring how far images are from the training images", world.first)
+    with stop.at_once(), slow:
+        return learned_unlike(model, splits.train, held, observer.compute, world)
 
 
 def _beside_start(observer: Observer, before: Probabilities, done: Probabilities) -> dict[str, Any]:
@@ -252,7 +254,8 @@ def _result(
     """Return the run's figures, once they are in its report, if it is to have one."""
     task, splits, folder = observer.task, observer.task.splits, observer.task.folder
     results = predictions.probabilities, predictions.labels
-    metrics = with_intervals(*results) | _cost_of(observer, model) | own
+    with named_if_slow("computing intervals"):
+        metrics = with_intervals(*results) | _cost_of(observer, model) | own
     measured = replace(splits, test=Subset(splits.test, predictions.indices))  # not what is damaged
     if (usual := most_frequent(measured)) is not None:
         metrics["majority"] = usual[1]
@@ -262,9 +265,10 @@ def _result(
     folder.check()
     keep(folder, model, splits.test, predictions)
     if task.host.report == "yes":
-        from vitlab.report.gather import survey, write_report  # draws, slow to import
+        with named_if_slow("drawing the report"):
+            from vitlab.report.gather import survey, write_report  # slow to import
 
-        write_report(folder, model, splits.test, predictions, metrics, notes, survey(splits))
+            write_report(folder, model, splits.test, predictions, metrics, notes, survey(splits))
     return metrics
 
 

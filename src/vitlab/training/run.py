@@ -22,7 +22,7 @@ from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.optim.sliced import full
-from vitlab.progress import PLACE, public
+from vitlab.progress import PLACE, named_if_slow, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
@@ -213,7 +213,8 @@ def _trained(
         stop.check()
         with _withdrawn(task):
             observer.note_damage([(0, each) for each in (task.leaks or {}).get("damaged", ())])
-            trial_steps.try_steps(session)
+            with named_if_slow("trying the first steps", world.first):
+                trial_steps.try_steps(session)
         own = (host.track, state.step, on_line) if world.first else ("no", 0, None)
         with closing(Tracker(folder, *own)) as session.tracker:
             session.run()

@@ -299,9 +299,10 @@ def _line(task: Task, found: FoundHead) -> str:
     if choice.pool:
         what = f"{POOLED[choice.pool]} after block {choice.layer} of {last}"
     penalty = f" (l2 {head.l2:g})" if head.l2 else ""
+    how = found.tried[-1]["how"]
     return (
-        f"head: {NAMES[head.by]}{penalty} on {what}, the best of {len(found.tried)} that were "
-        f"tried: {percent(found.accuracy)} in cross-validation"
+        f"head: {NAMES[head.by]}{penalty} on {what}, chosen among {len(found.tried)}: "
+        f"{percent(found.accuracy)} of the training images in cross-validation ({how})"
     )
 
 

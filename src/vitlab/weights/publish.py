@@ -3,14 +3,13 @@
 import copy
 import math
 import re
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from torch import nn
 
 from vitlab.evaluation.metrics import METRICS, Metric
-from vitlab.files import SEEN
+from vitlab.files import SEEN, vanishing_folder
 from vitlab.hub import unheard
 from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
@@ -83,8 +82,8 @@ def push(
     if metrics is not None:
         kept = (*METRICS, "images", "split", "data")
         about["metrics"] = {key: metrics[key] for key in kept if metrics.get(key) is not None}
-    with tempfile.TemporaryDirectory(prefix="vitlab-") as scratch:
-        folder = save(published, Path(scratch) / "model")
+    with vanishing_folder() as scratch:
+        folder = save(published, scratch / "model")
         (folder / CARD).write_text(card(published, repo), encoding="utf-8")
         try:
             check_hub(repo, f"push to {repo}")

@@ -27,12 +27,55 @@ import os
 import re
 import sys
 import unicodedata
+from collections.abc import Collection
+from contextvars import ContextVar
 
 # What a person can mend of what the system refuses: permission, space, and the length of a name.
 MENDABLE = ("EACCES", "EROFS", "ENOSPC", "EDQUOT", "ENAMETOOLONG", "ELOOP")
 UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of pairs, ends of lines
 # What a terminal obeys and does not show: C0, DEL, C1, ends of lines, turns of the direction.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+BY_COMMAND = ContextVar("by_command", default=False)  # whether the command line reads the messages
+# A command that a message quotes, which stays; or an option, with the value that follows it.
+OPTION = re.compile(
+    r"(?P<command>\b(?:vitlab [a-z-]+|docker|pip|torchrun|ulimit|xcode-select) [^,;:()]*)|"
+    r"--(?P<name>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
+    r"(?:[ =](?P<value>\d[\w./-]*(?: \d[\w.-]*)*(?<![.-])|'[^']*'|[A-Z]{2,}|"
+    r"(?:auto|bce|bf16-pure|bf16|cpu|crop|csv|cuda|detect|focal|fp16|fp32|head|inner|int8|knn|no|"
+    r"none|onnx|outer|parquet|regress|segment|sampling|sigmoid|stored|tar|token|tokenizer|torch|"
+    r"upright|vitlab|weights|yes)(?![\w-])))?"
+)
+FLAGS = ("resume", "change", "replace", "allow-outside", "drop-duplicates", "bare", "decoder")
+OF_HOST = ("device", "workers", "max_bad", "compile", "track", "probe", "shard", "timeout",
+           "check_duplicates", "checkpoint_activations")  # fmt: skip
+OTHER_NAMES = {"from": "weights", "sweep": "grid"}  # in Python, where a function has them
+
+
+def in_python(text: str, arguments: Collection[str]) -> str:
+    """Return a message for a caller in Python: `budget="7m"` for `--budget 7m`.
+
+    Args:
+        text: as the command line says it
+        arguments: names of those of the function that was called
+    """
+
+    def named(found: re.Match[str]) -> str:
+        if found["command"]:
+            return found[0]
+        name = found["name"].replace("-", "_")
+        other = OTHER_NAMES.get(name, name)
+        name = other if other in arguments or name == "from" else name
+        value = found["value"] or ("True" if found["name"] in FLAGS else "")
+        if " " in value:
+            value = f"({value.replace(' ', ', ')})"
+        elif value and not re.fullmatch(r"[\d.]+(e-?\d+)?|True|[A-Z]+|'.*'", value):
+            value = f'"{value}"'
+        within = name in OF_HOST and name not in arguments and "host" in arguments
+        return f"host=vitlab.Host({name}={value or '…'})" if within else f"{name}={value}"
+
+    return text if "Python" in text else OPTION.sub(named, text)
 
 
 class UserError(ValueError):

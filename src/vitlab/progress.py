@@ -20,7 +20,14 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from vitlab.errors import OptionError, as_user_error, escape_controls
+from vitlab.errors import (
+    BY_COMMAND,
+    OptionError,
+    UserError,
+    as_user_error,
+    escape_controls,
+    in_python,
+)
 from vitlab.units import clock
 
 if TYPE_CHECKING:
@@ -91,7 +98,8 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
     """Check the types of some arguments of a function, and obey its `quiet=True`.
 
     Calling it raises OptionError in one line that says what is needed, and DiskError for what the
-    system refuses and a person can mend.
+    system refuses and a person can mend. A message that names options of the command line names the
+    function's arguments in Python.
     """
 
     def decorate(function: F) -> F:
@@ -110,6 +118,10 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
             try:
                 with named_if_slow(function.__name__, by_itself=False):
                     return function(*given, **named)
+            except (UserError, KeyboardInterrupt) as error:
+                if not BY_COMMAND.get() and error.args:
+                    error.args = (in_python(str(error), signature.parameters), *error.args[1:])
+                raise
             except (OSError, RuntimeError, UnicodeEncodeError) as error:
                 raise as_user_error(error) from error.__cause__
             finally:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import TINY
+from conftest import TINY, call
 from steps import each_step
 from training.kept import EACH, journal, killed, resumed, weights
 from vitlab.data.learning import open_to_learn
@@ -21,9 +21,8 @@ from vitlab.errors import OptionError
 from vitlab.optim.optimizers import build
 from vitlab.recipes.recipe import Decisions
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training import budget, checkpoints, session, trial_steps
-from vitlab.training.budget import Pacer, seconds_per_step
-from vitlab.training.observer import Observer
+from vitlab.training import budget, checkpoints, trial_steps
+from vitlab.training.budget import Pacer, seconds_per_image, seconds_per_step
 from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted, Stop
@@ -101,7 +100,6 @@ def test_a_clock_that_turns_slow_ends_in_time(monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of constant speed, whatever it really does: 10 steps fit."""
-    monkeypatch.setattr(budget, "seconds_per_step", lambda *_: 1.0)
     monkeypatch.setattr(Pacer, "fits", lambda self, every: 10)
     monkeypatch.setattr(Pacer, "check", unhurried)
 
@@ -113,7 +111,9 @@ def test_a_run_with_a_budget_is_the_run_of_the_epochs_it_decided_on(
     run = vitlab.train(vitlab.recipe("digits", **QUICK | {"budget": "100s"}), tmp_path / "a")
     assert RunFolder(run.folder).decisions.plan == ((0, 10),)
     err = capsys.readouterr().err
-    assert "measuring the pace, for up to about 8.0 s" in err
+    assert err.index("timing a few small steps") < err.index("plan: about 10 steps (1.11 epochs)")
+    assert err.index("plan: about") < err.index("digits: 287 training and 73 test images")
+    assert "measuring the pace, for up to about 6.0 s" in err
     assert "as many steps as fit into 100s on cpu in fp32" in err
     epochs = 10 * 32 / 287
     alike = vitlab.recipe("digits", **QUICK | {"epochs": epochs, "warmup": 3 * epochs / 30})
@@ -148,49 +148,124 @@ def test_a_resumed_run_keeps_its_plan_and_every_cut_of_it(
     assert (len(rates), rates[-1]) == (6, 0.0)
 
 
-def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slow(trainer: Trainer, *_: Any) -> float:
-        return 30.0 * trainer.recipe.batch / 128
+class SlowClock:
+    """A clock on which each image that is learned from takes a time of its own.
 
-    monkeypatch.setattr(trial_steps, "LEAST", 0.1)
+    Attributes:
+        seconds: of an image
+        images: that were learned from
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, seconds: float) -> None:
+        self.seconds, self.ahead, self.images, real = seconds, 0.0, 0, time.monotonic
+        patch.setattr(time, "monotonic", lambda: real() + self.ahead)
+        patch.setitem(CLOCKS, "now", self)
+
+
+CLOCKS: dict[str, SlowClock] = {}
+
+
+def slowed(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Change no image; the clock goes on."""
+    clock = CLOCKS["now"]
+    clock.ahead += clock.seconds * len(images)
+    clock.images += len(images)
+    return images
+
+
+def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a few images, however large the batch is; a shorter one, and a longer time, work."""
+    clock = SlowClock(monkeypatch, 0.25)
     recipe = vitlab.recipe("digits", **TINY | {"batch": 128, "budget": "60s"})
-    with pytest.raises(OptionError, match="--budget 60s has room for 0 steps"):
-        vitlab.train(recipe, tmp_path / "run", began=time.monotonic() - 59)  # as the command did
-    monkeypatch.setattr(budget, "seconds_per_step", slow)
-    monkeypatch.setattr(budget, "REPORT", 0.0)
-    monkeypatch.setattr(Pacer, "check", unhurried)
-    with pytest.raises(OptionError, match=r"^--budget 60s has room for 1 step, fewer") as error:
-        vitlab.train(recipe, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    advice = re.search(r"try --budget (\w+), or a smaller --batch$", str(error.value))
-    assert advice is not None
-    run = vitlab.train(recipe.changed(batch=8), tmp_path / "run")
-    monkeypatch.setattr(session.Session, "run", lambda self: None)
-    monkeypatch.setattr("vitlab.training.run.conclude", lambda observer, stop: run)
-    vitlab.train(recipe.changed(budget=advice[1]), tmp_path / "longer")
-    for name in ("run", "longer"):
+
+    def trained(name: str, **options: Any) -> vitlab.Run:
+        own = recipe.changed(**options)
+        return vitlab.train(own, tmp_path / name, transform=slowed)
+
+    with pytest.raises(OptionError, match=r'^budget="60s" has room for [01] steps?, few') as error:
+        trained("run")
+    assert clock.images <= 16
+    assert list(tmp_path.iterdir()) == []
+    said = re.search(r'try budget="(\d+)m", or a smaller batch=$', str(error.value))
+    assert said is not None
+    assert 320 * 1.3 / 60 < int(said[1]) < 320 * 1.3 / 60 + 3  # for ten steps of 32 seconds
+    flags = [f"--{key}={value}" for key, value in (TINY | {"batch": 128, "budget": "1s"}).items()]
+    code, _, err = call(capsys, "train", "digits", *flags, "--out", str(tmp_path / "run"))
+    assert (code, "--budget 1s has room for 0 steps, fewer than 10: " in err) == (2, True)
+    assert re.search(r"try --budget \d+m, or a smaller --batch\n$", err)
+    for name, options in (("run", {"batch": 8}), ("longer", {"budget": f"{said[1]}m"})):
+        trained(name, **options)
         assert RunFolder(tmp_path / name).decisions.plan[0][1] >= 10
 
 
-@pytest.mark.usefixtures("steady")
-def test_a_slow_evaluation_without_labels_is_estimated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_head_alone_is_the_result_where_there_is_no_time_for_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(trial_steps, "OF_BUDGET", 0.0)
-    monkeypatch.setattr(trial_steps, "LEAST", 0.1)  # seconds, and a test seems to take more
-    recipe = vitlab.recipe("lejepa", "digits", **QUICK | {"budget": "100s", "local_crops": 0})
-    seen: list[int] = []
-    real = Observer.figures
+    """It is planned before anything is fitted, and has the figures of the head of a longer run."""
+    base = vitlab.create(TINY["model"], 0, 8, channels=1, generator=torch.Generator())
+    clock = SlowClock(monkeypatch, 0.25)
+    how: dict[str, Any] = {"batch": 32, "precision": "fp32"}
+    how |= {"transform": slowed, "head_start": "probe"}
+    with pytest.raises(
+        OptionError, match=r'try budget="\dm" for the fitted head alone, budget='
+    ) as e:
+        vitlab.finetune("digits", base, tmp_path / "short", budget="1s", **how)
+    assert list(tmp_path.iterdir()) == []
+    alone, longer = re.findall(r'budget="(\d+m)"', str(e.value))
+    run = vitlab.finetune("digits", base, tmp_path / "head", budget=alone, **how)
+    said = capsys.readouterr().err
+    assert "and is the result: training further takes a budget of " in said
+    assert said.index("plan: ") < said.index("the classifier starts as a logistic regression")
+    assert RunFolder(run.folder).decisions.plan == ((0, 0),)
+    assert journal(run, "train") == []
+    assert (run.folder / "report.html").is_file() == (run.metrics.get("report") is not None)
+    again = vitlab.finetune("digits", base, tmp_path / "head", budget=alone, resume=True, **how)
+    assert again.metrics == run.metrics
+    trained = vitlab.finetune("digits", base, tmp_path / "longer", budget=longer, **how)
+    assert RunFolder(trained.folder).decisions.plan[0][1] >= 10
+    start = trained.metrics["head_start"]
+    assert run.metrics["head_start"]["accuracy"] == run.metrics["accuracy"] == start["accuracy"]
 
-    def note(self: Observer) -> dict[str, float]:
-        seen.append(len(self.held_out))
-        return real(self)
 
-    monkeypatch.setattr(Observer, "figures", note)
-    vitlab.train(recipe, tmp_path / "run", host=EACH)
-    assert seen[0] < 73 == seen[-1]
+def test_a_run_that_turns_slow_before_ten_steps_leaves_the_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = vitlab.create(TINY["model"], 0, 8, channels=1, generator=torch.Generator())
+    clock = SlowClock(monkeypatch, 0.02)
+
+    def slower(line: dict[str, Any]) -> None:
+        if line["kind"] == "train":
+            clock.seconds = 0.4
+
+    how: dict[str, Any] = {"batch": 32, "transform": slowed, "head_start": "probe"}
+    run = vitlab.finetune("digits", base, tmp_path / "run", budget="60s", on_line=slower, **how)
+    steps = len(journal(run, "train"))
+    assert 1 <= steps < 10
+    said = capsys.readouterr().err
+    assert "steps taken, fewer than 10: the head as it was fitted is the result" in said
+    assert run.metrics["accuracy"] == run.metrics["head_start"]["accuracy"]
+    assert "gain" not in run.metrics["head_start"]
+    kept = vitlab.load(run.folder)
+    start = vitlab.load(run.folder / "head-start.safetensors", base=base)
+    assert all(
+        torch.equal(own, kept.state_dict()[name]) for name, own in start.state_dict().items()
+    )
+
+
+def test_how_long_a_run_takes_is_said_after_its_first_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first step, which warms up, is not counted; of a short run nothing is said."""
+    for seconds, expected in ((0.1, 29 * 3.2), (0.005, 0.0)):
+        clock = SlowClock(monkeypatch, seconds)
+        recipe = vitlab.recipe("digits", **TINY | {"batch": 32, "steps": 30})
+        vitlab.train(recipe, tmp_path / str(seconds), transform=slowed)
+        said = re.findall(r"about (\d+) min (\d+) s to the end\n", capsys.readouterr().err)
+        assert len(said) == (expected > 0)
+        for minutes, rest in said:
+            assert expected * 0.9 < 60 * int(minutes) + int(rest) < expected * 1.3 + 3
 
 
 def test_a_step_that_leaves_no_time_is_the_last_one(
@@ -240,34 +315,39 @@ def ready() -> Ready:
 @pytest.mark.parametrize(
     ("cost", "span", "pieces"),
     [
-        (0.0, 1.0, [2, 2, 8, 32, 32]),  # quick: pieces, then whole steps
-        (0.01, 1.0, [2, 2, 8, 32, 32]),  # 0.02 twice, 0.08, 0.32 twice; no time for another
-        (0.1, 1.3, [2, 2, 8]),  # 0.2 twice, 0.8
+        (0.0, 1.0, [2, 2, 8, 32]),  # quick: up to a whole batch
+        (0.01, 1.0, [2, 2, 8, 32]),  # 0.02 twice, 0.08, 0.32
+        (0.1, 1.6, [2, 2, 8]),  # 0.2 twice, 0.8
         (1.0, 1.0, [2, 2]),
     ],
 )
-def test_a_slow_machine_measures_pieces(
+def test_steps_of_few_images_say_what_a_batch_takes(
     ready: Ready, monkeypatch: pytest.MonkeyPatch, cost: float, span: float, pieces: list[int]
 ) -> None:
     trainer, state, batch = ready
-    now, seen = 0.0, []
-    real = Trainer.accumulate
+    clock = SlowClock(monkeypatch, cost)
+    trainer.transform = slowed
+    seen: list[int] = []
 
-    def accumulate(self: Trainer, piece: Batch, seed: int) -> Any:
-        nonlocal now
-        now += cost * len(piece) + (0.3 if not cost and len(seen) > 3 else 0)
-        seen.append(len(piece))
-        return real(self, piece, seed)
+    def batch_of(size: int) -> Batch:
+        seen.append(size)
+        return counted(next(batch.pieces(size)), ALONE)
 
-    monkeypatch.setattr(Trainer, "accumulate", accumulate)
-    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
-    batches = iter([batch] * 9)
-    found = seconds_per_step(trainer, state, batches, batch, span, Stop())
-    assert seen[: len(pieces)] == pieces
-    assert set(seen[len(pieces) :]) <= {32}
-    assert found == pytest.approx(32 * cost if cost else 0.3)
-    assert now <= span + 4 * cost + 0.3
+    load, learn, timed = seconds_per_image(trainer, state, batch_of, span)
+    assert (seen, timed) == (pieces, pieces[-1])
+    assert learn >= cost
+    assert learn == pytest.approx(cost, abs=0.05)
+    assert 0 <= load < 0.05
+
+
+def test_whole_steps_are_timed_until_a_stop(ready: Ready, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, state, batch = ready
+    clock = SlowClock(monkeypatch, 0.05)
+    trainer.transform = slowed
+    found = seconds_per_step(trainer, state, iter([batch] * 9), batch, 4.0, Stop())
+    assert found == pytest.approx(1.6, abs=0.3)
+    assert clock.images == 4 * 32
     stop = Stop()
     stop.asked = True
     with pytest.raises(Interrupted):
-        seconds_per_step(trainer, state, batches, batch, span, stop)
+        seconds_per_step(trainer, state, iter([batch] * 9), batch, 4.0, stop)

@@ -25,7 +25,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import torch
 
-from vitlab.errors import DiskError, OptionError, RunError, UserError
+from vitlab.errors import BY_COMMAND, DiskError, OptionError, RunError, UserError
 from vitlab.evaluation.on_ray import TRIES, cluster, room
 from vitlab.files import remove_unfinished
 from vitlab.machine.processes import is_stopped
@@ -138,7 +138,8 @@ def _follow(theirs: Connection) -> None:
 
 
 def _work(function: Callable[..., T], *given: Any) -> T:
-    """Do a piece of work."""
+    """Do a piece of work; who began it says what is wrong in the words of who reads it."""
+    BY_COMMAND.set(True)
     WORKING.set()
     try:
         return function(*given)
@@ -222,6 +223,7 @@ def _do(sent: list[Any], *given: Any) -> Any:
     """Do a piece of work in a process of Ray; an error of the user is a result."""
     import ray
 
+    BY_COMMAND.set(True)
     function, home, folder, threads = _received(sent[0])
     with suppress(OSError):
         os.chdir(home)  # names of files may be relative

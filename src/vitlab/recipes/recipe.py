@@ -374,7 +374,7 @@ class Decisions:
             recipe = replace(recipe, micro_batch=self.micro_batch)
         if not self.plan:
             return recipe
-        epochs = self.plan[0][1] * recipe.batch / images
+        epochs = max(1, self.plan[0][1]) * recipe.batch / images  # no step: a head alone
         schedule = recipe.schedule
         factor = epochs / (recipe.steps * recipe.batch / images or recipe.epochs)
         schedule = replace(

@@ -1,32 +1,27 @@
-"""`--budget`: a schedule that fits into a time, measured before the first step, cut if it slips."""
+"""`--budget`: a schedule that fits into a time, foreseen from a few steps, cut if it slips."""
 
 import math
 import time
-from collections.abc import Iterator
-
-import numpy as np
+from collections.abc import Callable, Iterator
 
 from vitlab.data.loading.batches import Batch
-from vitlab.data.sources.source import Subset
 from vitlab.device import synchronize
-from vitlab.distributed.shares import counted
 from vitlab.errors import OptionError
 from vitlab.recipes.recipe import Recipe
-from vitlab.training.observer import Observer
-from vitlab.training.plan import EVALUATED
 from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
 from vitlab.units import counted as number_of
 from vitlab.units import duration
 
-FIRST, GROWTH = 2, 4  # images of the first piece that is timed, and how much larger the next one is
+FIRST, GROWTH = 2, 4  # images of the first step that is timed, and how much larger the next one is
 USEFUL = 10  # steps, without which a run is not worth its time
 MARGIN = 1.3  # of what is recommended: the machine may be busier next time
 REPORT = 3.0  # seconds for the report and the saved model
 RESERVE = 0.02  # of the remaining time, left unplanned
 TOLERANCE = 0.02  # of the budget, before a plan that has become too long is cut
 CHECKS = 20  # of the plan, over a whole run
+SOON, LONG = 2.0, 10.0  # seconds of steps that say how fast they are; of one that does alone
 
 
 class Pacer:
@@ -35,6 +30,8 @@ class Pacer:
     Attributes:
         step: seconds of a batch, loading included
         evaluation: seconds of an evaluation on the held-out images
+        ahead: seconds of what is still to be done before the first step: fitting the head
+        head_alone: whether there is time for the head that is fitted first, and for no training
 
     Args:
         budget: seconds in all (0: no limit)
@@ -48,7 +45,8 @@ class Pacer:
     ) -> None:
         self.budget, self.tested = budget, tested
         self.start = (time.monotonic() if began is None else began) - spent
-        self.evaluation = self.aside = self.step = 0.0
+        self.evaluation = self.aside = self.step = self.ahead = 0.0
+        self.head_alone = False
         self.mark: tuple[int, float] | None = None
 
     @property
@@ -58,8 +56,8 @@ class Pacer:
 
     @property
     def left(self) -> float:
-        """Seconds left of the budget."""
-        return self.budget - self.spent
+        """Seconds left of the budget for steps, tests and the report."""
+        return self.budget - self.spent - self.ahead
 
     @property
     def last(self) -> float:
@@ -110,6 +108,35 @@ class Pacer:
         return done + self.fits(every)
 
 
+def seconds_per_image(
+    trainer: Trainer, state: RunState, batch_of: Callable[[int], Batch], span: float
+) -> tuple[float, float, int]:
+    """Return how long it takes to load an image and to learn from it, and how many were timed last.
+
+    Steps of few images are timed, and larger ones as long as the next one fits into `span` seconds:
+    a whole batch on a quick machine, else the seconds of an image are those of the largest. Both
+    are 0 where every image is damaged.
+
+    Args:
+        trainer: takes the steps
+        state: its weights stay as they are, its moments do not
+        batch_of: loads a batch of so many images
+        span: seconds to measure for
+    """
+    begin, size, whole = time.monotonic(), FIRST, trainer.recipe.batch
+    seconds_of_step(trainer, state, batch_of(min(size, whole)))  # warms up
+    while True:
+        start = time.monotonic()
+        batch = batch_of(min(size, whole))
+        load = time.monotonic() - start
+        taken = seconds_of_step(trainer, state, batch)
+        if not len(batch):
+            return 0.0, 0.0, 0
+        if size >= whole or (load + taken) * GROWTH > span - (time.monotonic() - begin):
+            return load / len(batch), taken / len(batch), len(batch)
+        size *= GROWTH
+
+
 def seconds_per_step(
     trainer: Trainer,
     state: RunState,
@@ -118,83 +145,89 @@ def seconds_per_step(
     span: float,
     stop: Stop,
 ) -> float:
-    """Return how long one step takes, loading included.
+    """Return how long a whole step takes, loading included, from as many as fit into a time.
 
-    On a slow machine a piece of a batch is timed in place of the whole: pieces of the first batch
-    grow as long as the next one fits into `span` seconds; whole steps follow if the whole fits.
+    Args:
+        trainer: takes the steps
+        state: its weights stay as they are, its moments do not
+        batches: as many as are asked for
+        batch: the first of them, which warms up
+        span: seconds to measure for
+        stop: asks for an end
 
     Raises:
         Interrupted: a stop was asked for.
     """
-
-    def timed(images: Batch) -> float:
-        start = time.monotonic()
-        trainer.try_step(state, images)
-        synchronize(trainer.device)
-        return time.monotonic() - start
-
-    begin, size = time.monotonic(), FIRST
-    timed(counted(next(batch.pieces(size)), trainer.world))  # warms up
-    while True:
-        piece = counted(next(batch.pieces(size)), trainer.world)
-        taken = timed(piece)
-        if len(piece) == len(batch) or taken * GROWTH > span - (time.monotonic() - begin):
-            break
-        size *= GROWTH
+    seconds_of_step(trainer, state, batch)
     start, count = time.monotonic(), 0
-    following = next(batches, batch)
-    stop.check()
-    if len(piece) < len(batch):
-        return taken * len(batch) / max(1, len(piece)) + time.monotonic() - start
-    start = time.monotonic()
-    while not count or time.monotonic() - begin + taken <= span:
-        timed(following)
-        following, count = next(batches, batch), count + 1
+    while not count or time.monotonic() - start < span:
         stop.check()
+        seconds_of_step(trainer, state, next(batches, batch))
+        count += 1
     return (time.monotonic() - start) / count
 
 
-def seconds_per_evaluation(observer: Observer, span: float, step: float) -> float:
-    """Return how long an evaluation takes, from a part of the images if there are many.
-
-    Args:
-        observer: has the held-out images
-        span: seconds to measure for
-        step: seconds of a training step
-    """
-    images = len(observer.held_out)
-    likely = EVALUATED * step / observer.task.recipe.batch * images
+def seconds_of_step(trainer: Trainer, state: RunState, batch: Batch) -> float:
+    """Return how long one step takes that moves no weight."""
     start = time.monotonic()
-    if likely <= span:
-        observer.measure()
-        return time.monotonic() - start
-    some = np.linspace(0, images - 1, num=max(FIRST, int(images * span / likely)), dtype=np.int64)
-    whole = observer.held_out, observer.chosen
-    observer.held_out, observer.chosen = (Subset(each, some) for each in whole)
-    observer.figures()
-    observer.held_out, observer.chosen = whole
-    return (time.monotonic() - start) * images / len(some)
+    trainer.try_step(state, batch)
+    synchronize(trainer.device)
+    return time.monotonic() - start
 
 
-def check_useful(pacer: Pacer, every: float, recipe: Recipe) -> None:
-    """Refuse a budget that holds no useful run.
+def long_enough(pacer: Pacer, rest: float) -> str:
+    """Return a budget, in minutes, that holds the start and some further seconds, and is longer."""
+    need = pacer.spent + MARGIN * (pacer.ahead + rest)
+    return f"{math.ceil(max(need, pacer.budget + 1) / 60)}m"
+
+
+def refusal(pacer: Pacer, every: float, recipe: Recipe, head: float = 0.0) -> OptionError:
+    """Return why a budget holds no useful run, with the shortest ones that do.
 
     Args:
-        pacer: that has measured a step and an evaluation
+        pacer: knows what a step and an evaluation take
         every: steps between two evaluations
         recipe: of the run
-
-    Raises:
-        OptionError: it does not, with what would work.
+        head: seconds that a run of a head alone takes once it is fitted, if that is a way
     """
-    fit, batch = pacer.fits(every), recipe.batch
-    if fit >= USEFUL:
-        return
-    need = pacer.spent + MARGIN * pacer.takes(USEFUL, every)
-    minutes = math.ceil(max(need, pacer.budget + 1) / 60)
-    raise OptionError(
-        f"--budget {recipe.budget} has room for {number_of(fit, 'step')}, fewer than {USEFUL}: a "
-        f"step of {number_of(batch, 'image')} takes about {duration(pacer.step)}, and "
-        f"{duration(pacer.spent + pacer.last)} go into the start, the tests and the report; "
-        f"try --budget {minutes}m, or a smaller --batch"
+    start = pacer.spent + pacer.ahead + pacer.last
+    way = f"--budget {long_enough(pacer, pacer.takes(USEFUL, every))}"
+    if head:
+        way = f"--budget {long_enough(pacer, head)} for the fitted head alone, {way} to train it"
+    return OptionError(
+        f"--budget {recipe.budget} has room for {number_of(pacer.fits(every), 'step')}, fewer than "
+        f"{USEFUL}: a step of {number_of(recipe.batch, 'image')} takes about "
+        f"{duration(pacer.step)}, and {duration(start)} go into the start, the tests and the "
+        f"report; try {way}, or a smaller --batch"
     )
+
+
+class Outlook:
+    """How fast the first steps of a session are, which says how long the others take."""
+
+    def __init__(self, step: int) -> None:
+        """Begin before the next step.
+
+        Args:
+            step: number of steps taken before
+        """
+        self.first, self.begin = step, time.monotonic()
+        self.warm = self.told = False
+
+    def seconds_per_step(self, step: int) -> float:
+        """Return the seconds of a step, once they are known, and once alone; else 0.
+
+        The first step, which warms up, counts only where it is a long one.
+
+        Args:
+            step: number of steps taken
+        """
+        now = time.monotonic()
+        if not self.warm:
+            self.warm = True
+            if now - self.begin < LONG:
+                self.first, self.begin = step, now
+        if self.told or step == self.first or now - self.begin < SOON:
+            return 0.0
+        self.told = True
+        return (now - self.begin) / (step - self.first)

@@ -164,6 +164,17 @@ def provenance(task: Task) -> dict[str, Any]:
 # A classifier that is fitted first
 
 
+def has_head_to_fit(task: Task) -> bool:
+    """Return whether `fitted_start` will fit a head."""
+    base, recipe = task.base, task.recipe
+    if base is None or recipe.start.head_start != "probe" or task.started:
+        return False
+    if recipe.pretext.task == "regress":
+        return True
+    single = isinstance(task.splits.train.labels, SingleLabels)
+    return single and base.config.labels != task.config.labels
+
+
 def fitted_start(task: Task, world: World, device: torch.device) -> Task:
     """Return the task with the model that training starts from, its new classifier fitted.
 

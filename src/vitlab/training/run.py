@@ -27,9 +27,11 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import screen, trial_steps
+from vitlab.training.budget import Pacer
 from vitlab.training.checkpoints import Saver
 from vitlab.training.ending import Run, conclude, finished
 from vitlab.training.first_state import first_state, fitted_start, keep_start
+from vitlab.training.forecast import foresee
 from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
 from vitlab.training.own_code import Hooks, Transform
@@ -41,6 +43,7 @@ from vitlab.training.state import Checkpoint, RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
 from vitlab.training.tracking import OnLine, Tracker
+from vitlab.units import seconds
 from vitlab.weights.save import save
 
 MANY = 5_000  # steps from which a run wins back the compiling of its step
@@ -117,13 +120,18 @@ def train(
         if before := finished(folder, world.broadcast(folder.result()), world):
             return before
         with world.agreed(), stop.at_once():
+            task.hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
+        pacer = Pacer(seconds(task.recipe.budget), 0.0, began)
+        if pacer.budget and not (task.started and folder.decisions.plan):
+            with stop.at_once():
+                foresee(task, pacer, world, device)
+        with world.agreed(), stop.at_once():
             found = _leaks(task) if world.first else None
         leaks = world.broadcast(found)
         task = replace(task, splits=applied(task.splits, leaks), leaks=leaks)
         with stop.at_once():
             task = fitted_start(task, world, device)
         with world.agreed(), stop.at_once():
-            task.hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
             state = first_state(task, device, world)
         with world.agreed():
             if world.first:
@@ -136,7 +144,7 @@ def train(
                     "shared by all machines"
                 )
         try:
-            done = conclude(_trained(task, state, world, on_line, stop, began), stop)
+            done = conclude(_trained(task, state, world, on_line, stop, pacer), stop)
         except DivergedError as error:
             if world.first:
                 folder.decide(replace(folder.decisions, diverged=str(error)))
@@ -193,7 +201,7 @@ def _withdrawn(task: Task) -> Iterator[None]:
 
 
 def _trained(
-    task: Task, state: RunState, world: World, on_line: OnLine | None, stop: Stop, began: float
+    task: Task, state: RunState, world: World, on_line: OnLine | None, stop: Stop, pacer: Pacer
 ) -> Observer:
     """Continue from the newest checkpoint, or the start, to the end; return what tests it then."""
     host, folder = task.host, task.folder
@@ -206,7 +214,7 @@ def _trained(
     trainer = Trainer(state.model, task.recipe, world, compiled, objective, task.hooks.transform)
     rollback = Rollback(state, saver, folder, lambda: _at_start(task, device, world))
     with forked_random(device), recomputed(trainer.engine.plain, host.checkpoint_activations):
-        session = Session(task, state, trainer, saver, rollback, stop, began)
+        session = Session(task, state, trainer, saver, rollback, stop, pacer)
         observer = session.observer
         fixed = not task.recipe.budget or bool(session.decisions.plan)
         world.say(*screen.announcement(observer, session.plan, fixed))

@@ -77,7 +77,7 @@ def _length(observer: Observer, plan: RunPlan, fixed: bool) -> list[str]:
             lines[-1] += f", not every {recipe.test_every:g}: more would slow the run down"
     else:
         lines.append(f"{held_out} at the end")
-    if warmup_steps(plan.epoch, recipe.schedule) >= plan.total:
+    if 0 < plan.total <= warmup_steps(plan.epoch, recipe.schedule):
         lines.append("the warm-up is as long as the run: the learning rate never reaches its peak")
     return lines
 

@@ -23,19 +23,22 @@ from vitlab.distributed import shares
 from vitlab.errors import RunError, SourceError, UserError
 from vitlab.progress import Meter, terminal_width
 from vitlab.recipes.recipe import Decisions
-from vitlab.training.budget import Pacer
+from vitlab.training.budget import USEFUL, Outlook, Pacer
 from vitlab.training.checkpoints import Saver
+from vitlab.training.first_state import first_state
 from vitlab.training.guard import Figures
 from vitlab.training.observer import Observer
-from vitlab.training.plan import batches_of, plan_for, step_seed
+from vitlab.training.plan import EVALUATED, batches_of, plan_for, step_seed
 from vitlab.training.resolve import Task
 from vitlab.training.rollback import Rollback
 from vitlab.training.screen import Rows, progress
-from vitlab.training.state import RunState, means
+from vitlab.training.state import Best, RunState, means
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted, Stop
 from vitlab.training.tracking import Tracker
-from vitlab.units import counted, seconds
+from vitlab.units import counted, duration
+
+SHORT = 30.0  # seconds: how long a run takes is said of longer ones
 
 
 @dataclass
@@ -49,7 +52,7 @@ class Session:
         saver: writes the checkpoints
         rollback: to good weights, where the loss is not finite or explodes
         stop: whether a stop was asked for
-        began: when the command was started, by `time.monotonic()`
+        pacer: the clock of the budget, if there is one
         tracker: gets every line of the journal
         source: training images
         observer: measures the model
@@ -61,7 +64,7 @@ class Session:
     saver: Saver
     rollback: Rollback
     stop: Stop
-    began: float
+    pacer: Pacer
     tracker: Tracker = field(init=False)
     unread: list[Figures] = field(default_factory=list)
     fault: str = ""
@@ -84,8 +87,11 @@ class Session:
         self.rows = Rows(self.observer.on, columns, self.plan.total, terminal_width())
         self.begun = tally.seen, tally.seconds  # images and seconds before this session
         tested = held_out if self.observer.unlabeled else task.splits.test
-        budget, share = seconds(self.recipe.budget), len(tested) / len(held_out)
-        self.pacer = Pacer(budget, tally.spent, self.began, share)
+        self.pacer.tested = len(tested) / len(held_out) * (1 if task.fitted is None else 2)
+        self.pacer.start -= tally.spent
+        self.pacer.ahead = 0.0
+        if self.pacer.head_alone and self.has_start:
+            self.leave_head()
 
     def run(self) -> None:
         """Train to the end, or until asked to stop.
@@ -106,7 +112,9 @@ class Session:
             except (WorkerDiedError, SourceError) as error:  # between two steps
                 raise self.without_images(error) from error
         self.rollback.check(self.decisions, self.plan)
-        if self.recipe.patience or self.chooses or self.watched:
+        if self.has_start and self.decisions.plan and self.state.step < USEFUL:
+            self.return_to_start()
+        elif self.recipe.patience or self.chooses or self.watched:
             state, metric = self.state, self.observer.metric
             if not state.best.since and state.best.step < state.step:  # a plan was cut here
                 self.compare(self.observer.measure())
@@ -138,9 +146,12 @@ class Session:
 
     def walk(self, batches: Iterator[Batch], meter: Meter) -> None:
         """Take steps until the run is done, or goes back."""
+        outlook = Outlook(self.state.step)
         for batch in batches:
             self.observer.note_damage(batch.bad)
             self.learn(batch)
+            if each := outlook.seconds_per_step(self.state.step):
+                self.tell_length(each, meter)
             if self.rollback.needed:
                 self.decide(self.rollback.take(self.decisions, self.fault, self.plan))
                 return
@@ -154,6 +165,28 @@ class Session:
             if self.done or self.goes_on_at > self.state.step:
                 return
         self.save_or_stop()  # no batch came: a stop was asked for meanwhile
+
+    @property
+    def has_start(self) -> bool:
+        """Whether there is a head that was fitted first."""
+        return self.task.fitted is not None or bool(self.task.ridge and self.task.ridge[0])
+
+    def leave_head(self) -> None:
+        """Plan no step: the head as it was fitted is the result."""
+        self.decide(replace(self.decisions, plan=((0, 0),)))
+        self.folder.decide(self.decisions)
+
+    def return_to_start(self) -> None:
+        """Make the head as it was fitted the result of a run that has hardly been trained."""
+        if self.state.step:
+            self.world.say(
+                f"{counted(self.state.step, 'step')} taken, fewer than {USEFUL}: the head as it "
+                "was fitted is the result"
+            )
+        first = first_state(self.task, self.trainer.device, self.world)
+        self.state.best = Best(weights=first.evaluated.state_dict())
+        self.state.ended = first.evaluated, first.head
+        self.observer.forget()
 
     @property
     def done(self) -> bool:
@@ -218,6 +251,17 @@ class Session:
             line |= {"seconds": tally.seconds, "lr": self.plan.learning_rate(step - 1)}
             self.write({"kind": "train"} | line)
             tally.sums = {}
+
+    def tell_length(self, each: float, meter: Meter) -> None:
+        """Say how long a run without a budget takes, from the seconds of a step."""
+        if self.pacer.budget:
+            return
+        self.pacer.step = each
+        self.pacer.evaluation = EVALUATED * each / self.recipe.batch * len(self.observer.held_out)
+        left = self.pacer.takes(self.plan.total - self.state.step, self.plan.evaluate_every)
+        if left >= SHORT:
+            most = "at most " if self.recipe.patience else ""
+            meter.say(f"{most}about {duration(left)} to the end")
 
     def evaluate(self) -> list[str]:
         """Measure a point of the learning curve, where one is due; return its row.
@@ -298,7 +342,7 @@ class Session:
         Weights that the run starts from are measured first, where they may be kept in the end.
         """
         step, later, known = self.state.step, self.goes_on_at, self.state.best.weights
-        if (self.chooses or self.watched) and not step and not known:
+        if (self.chooses or self.watched) and not step and not known and not self.done:
             point = self.compare(self.observer.measure())
             if self.watched:  # where the curve begins
                 self.write({"kind": self.observer.on, **self.position(0), **point, "seconds": 0.0})

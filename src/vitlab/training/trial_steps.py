@@ -24,8 +24,7 @@ from vitlab.measure.allocated import Allocated
 from vitlab.models.cost import cost
 from vitlab.models.packed import Packed
 from vitlab.progress import say
-from vitlab.training import budget
-from vitlab.training.budget import check_useful
+from vitlab.training.budget import USEFUL, refusal, seconds_per_step
 from vitlab.training.plan import batches_of
 from vitlab.training.session import Session
 from vitlab.training.state import Checkpoint, RunState
@@ -35,7 +34,7 @@ from vitlab.units import duration, epochs, storage
 
 MANY = 10**9  # steps, more than are ever measured
 OF_BUDGET = 0.04  # that measuring may take
-LEAST, LONGEST = 1.0, 30.0  # seconds that measuring takes
+LEAST, LONGEST = 1.0, 3.0  # seconds that measuring takes
 SHARE = 0.9  # of a device's memory that a batch may take; evaluation and fragments need some
 SAMPLE = 16  # images of the largest pass that is measured
 PER_MAC, PER_WEIGHT = 4, 64  # bytes: more than a step of labeled images takes
@@ -59,16 +58,18 @@ def try_steps(session: Session) -> None:
         with stop.at_once() if session.world.size == 1 else nullcontext():
             chosen = choose_micro_batch(session)
         session.decide(replace(session.decisions, micro_batch=chosen))
-    if timed or trainer.engine.compiled:
-        last = state.step + (MANY if timed else 1)
+    span = min(LONGEST, max(OF_BUDGET * session.pacer.budget, LEAST))
+    quick = timed and 2 * session.pacer.step <= span
+    if quick or trainer.engine.compiled:
+        last = state.step + (MANY if quick else 1)
         with stop.at_once(), undone(state), closing(session.batches(last)) as batches:
             batch = next(batches, None)
             if batch is None:  # a stop was asked for meanwhile
                 raise stop.interrupted()
             if trainer.engine.compiled:
                 compile_for(trainer, state, batch)
-            if timed:
-                measure_pace(session, batches, batch)
+            if quick:
+                measure_pace(session, batches, batch, span)
     if timed:
         fit_into_budget(session)
     if size or timed:
@@ -103,29 +104,37 @@ def compile_for(trainer: Trainer, state: RunState, batch: Batch) -> None:
     say(f"compiled in {time.monotonic() - start:.0f} s")
 
 
-def measure_pace(session: Session, batches: Iterator[Batch], batch: Batch) -> None:
-    """Measure how long a step and an evaluation take, in a small share of the budget.
+def measure_pace(session: Session, batches: Iterator[Batch], batch: Batch, span: float) -> None:
+    """Measure how long whole steps take, and an evaluation that takes no longer.
 
     Args:
         session: its weights are changed
         batches: as many as are asked for
         batch: the first of them
+        span: seconds to measure for
     """
     pacer, trainer, state = session.pacer, session.trainer, session.state
-    span = min(LONGEST, max(OF_BUDGET * pacer.budget, LEAST))
     say(f"measuring the pace, for up to about {duration(2 * span)} …")
-    pacer.step = budget.seconds_per_step(trainer, state, batches, batch, span, session.stop)
-    pacer.evaluated(budget.seconds_per_evaluation(session.observer, span, pacer.step))
+    pacer.step = seconds_per_step(trainer, state, batches, batch, span, session.stop)
+    if pacer.evaluation <= span:
+        start = time.monotonic()
+        session.observer.measure()
+        pacer.evaluated(time.monotonic() - start)
 
 
 def fit_into_budget(session: Session) -> None:
     """Decide on the number of steps that the rest of the budget has room for.
 
     Raises:
-        OptionError: it holds no useful run, with what would work.
+        OptionError: it holds no useful run, and there is no head that was fitted first.
     """
     pacer = session.pacer
-    check_useful(pacer, session.plan.evaluate_every, session.recipe)
+    if (fit := pacer.fits(session.plan.evaluate_every)) < USEFUL:
+        if not session.has_start:
+            raise refusal(pacer, session.plan.evaluate_every, session.recipe)
+        session.world.say(f"{number_of(fit, 'step')} would fit, fewer than {USEFUL}: none is taken")
+        session.leave_head()
+        return
     for _ in range(2):  # a shorter run may be evaluated more often
         total = max(1, pacer.fits(session.plan.evaluate_every))
         session.decide(replace(session.decisions, plan=((0, total),)))

@@ -11,8 +11,8 @@ import pytest
 import vitlab
 from studies.small import HOST, untimed
 from vitlab.errors import DiskError, OptionError, RunError
+from vitlab.evaluation.statistics import detectable, seeds_to_see
 from vitlab.experiments import cells
-from vitlab.experiments.statistics import detectable, seeds_to_see
 from vitlab.studies import study as engine
 from vitlab.studies.base import Base, small
 from vitlab.studies.design import ACCURACY, NLL, Arm, Study

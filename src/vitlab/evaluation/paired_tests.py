@@ -21,6 +21,7 @@ from vitlab.evaluation.answers import Answers, Bools, Floats, Integers, SingleAn
 from vitlab.evaluation.intervals import difference, resampled, resamples_for
 from vitlab.evaluation.metrics import METRICS, Interval, values_of
 from vitlab.evaluation.run_predictions import Examined
+from vitlab.evaluation.statistics import holm
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,16 +191,6 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
     images = only_first + only_second
     return float(binomtest(only_first, images).pvalue) if images else 1.0
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for all tests at once by Holm's step-down method, in their order."""
-    adjusted = [0.0] * len(values)
-    highest = 0.0
-    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        highest = max(highest, min(1.0, (len(values) - rank) * values[place]))
-        adjusted[place] = highest
-    return adjusted
 
 
 def figures_of(answers: Answers) -> Figures:

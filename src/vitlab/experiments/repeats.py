@@ -20,6 +20,7 @@ from vitlab.evaluation.label_errors import LabelErrors, find_label_errors, write
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.rows import RowLayout, table_to
 from vitlab.evaluation.run_predictions import reopened
+from vitlab.evaluation.statistics import t_quantile
 from vitlab.experiments.campaign_folder import MOST
 from vitlab.experiments.cells import (
     OF_RUN,
@@ -32,7 +33,6 @@ from vitlab.experiments.cells import (
     tested,
     title_of,
 )
-from vitlab.experiments.statistics import t_quantile
 from vitlab.experiments.sweep import Choices, best_point, choices_of, search_result, searching
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss

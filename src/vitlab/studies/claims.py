@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Self
 
 from vitlab.errors import OptionError
-from vitlab.experiments.statistics import (
+from vitlab.evaluation.statistics import (
     LEVEL,
     POWER,
     Contrast,

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import linregress
 
 from vitlab.errors import DataError
-from vitlab.experiments.statistics import t_quantile
+from vitlab.evaluation.statistics import t_quantile
 from vitlab.models.config import ModelConfig
 from vitlab.models.cost import exaflops
 from vitlab.models.model import Model

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator
 
+from vitlab.evaluation.statistics import MOST_SEEDS
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import FAILED, Cell, Row
-from vitlab.experiments.statistics import MOST_SEEDS
 from vitlab.files import write_text
 from vitlab.report.charts import BLUE, INK, MUTED, SERIES_COLORS, STYLE, new_figure, standalone, svg
 from vitlab.report.page import ReportTable, TablePage, write_tables

@@ -24,6 +24,7 @@ import torch
 from vitlab.device import choose
 from vitlab.distributed.launch import read_environment
 from vitlab.errors import RunError, UserError
+from vitlab.evaluation.statistics import detectable, seeds_to_see
 from vitlab.experiments.campaign_folder import CampaignFolder
 from vitlab.experiments.cells import (
     ROW_FILE,
@@ -36,7 +37,6 @@ from vitlab.experiments.cells import (
     run_cells,
     with_room,
 )
-from vitlab.experiments.statistics import detectable, seeds_to_see
 from vitlab.experiments.timing import SCRATCH, Plan, RunCost, length_of, scratch_folder, timed
 from vitlab.files import write_text
 from vitlab.machine.cores import cores

@@ -13,7 +13,8 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score
 
 from vitlab.data.labels import MultiLabels
 from vitlab.evaluation.answers import MultiAnswers, SingleAnswers, answers_of
-from vitlab.evaluation.paired_tests import holm, mcnemar, pairs_of
+from vitlab.evaluation.paired_tests import mcnemar, pairs_of
+from vitlab.evaluation.statistics import holm
 
 pytestmark = pytest.mark.usefixtures("all_resamples")
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import nctdtr, stdtr, stdtrit
 
 LEVEL = 0.05  # of a two-sided test; intervals hold the other 95%
@@ -59,6 +58,11 @@ class Estimate:
     def p_below(self) -> float:
         """The one-sided p-value of its being below 0."""
         return self._p(-self.mean)
+
+    @property
+    def p(self) -> float:
+        """The two-sided p-value of the contrast's being other than 0."""
+        return min(1.0, 2 * min(self.p_above, self.p_below))
 
     def _p(self, distance: float) -> float:
         if not self.freedom or not self.error:
@@ -136,6 +140,8 @@ def detectable(deviation: float, seeds: int, tests: int = 1) -> float:
     """
     if seeds < 2:
         return math.inf
+    from scipy.optimize import brentq  # slow to import
+
     most = 2.0  # deviations
     while power(most, 1.0, seeds, tests) < POWER:
         most *= 2

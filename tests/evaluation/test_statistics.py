@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitlab.experiments.statistics import (
+from vitlab.evaluation.statistics import (
     detectable,
     holm,
     paired,

@@ -1,5 +1,8 @@
 """`head_start`: where a new classifier starts, and which of two classifiers a run keeps."""
 
+import json
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,15 +118,31 @@ def test_a_classifier_that_is_kept_is_tested_once(
     calls = predicted(monkeypatch, len(open_to_learn("digits").test))
     run = vitlab.finetune("digits", weights, tmp_path / "run", host=HOST, **QUICK | {"lr": lr})
     assert len(calls) == tests
-    about, notes = run.metrics["head_start"], run.metrics["notes"]
-    kept = f"the fitted classifier: {100 * about['accuracy']:.1f}% of the test images, and is kept"
-    assert (kept in notes) == (tests == 1)
+    about, line = run.metrics["head_start"], run.metrics["notes"][-1]
+    assert about["kept"] == ("fitted" if tests == 1 else "fine-tuned")
+    assert about["by"] == "validation"
     assert ("gain" in about) == (tests == 2)
-    if tests == 2:
+    scores = [about["validation_accuracy"], about["validation_accuracy_trained"]]
+    first, trained = (f"{100 * each:.1f}% (" for each in scores)
+    held = f"on the {about['validation_images']} validation images ("
+    low, high = about["accuracy_interval"]
+    assert low < about["accuracy"] < high
+    mine = f"{100 * about['accuracy']:.1f}% ({100 * low:.1f} to {100 * high:.1f})"
+    start = "the classifier fitted before training"
+    if tests == 1:
+        assert scores[0] > scores[1]
+        assert line.startswith(f"kept: {start}, the better {held}{start} {first}")
+        assert f", the fine-tuned model {trained}" in line
+        assert line.endswith(f"; on the 260 test images it has {mine}")
+    else:
         gain = run.metrics["accuracy"] - about["accuracy"]
         assert about["gain"] == pytest.approx(gain)
         low, high = about["gain_interval"]
         assert low <= gain <= high
+        assert line.startswith("kept: the fine-tuned model, ")
+        assert held in line
+        assert f", {start} {mine}: " in line
+        assert ("too few images to tell" in line) == (low <= 0 <= high)
 
 
 def test_the_interval_of_the_gain_is_that_of_compare(
@@ -139,7 +158,37 @@ def test_the_interval_of_the_gain_is_that_of_compare(
     want, found = pairs_of(both)[0].differences["accuracy"], run.metrics["head_start"]
     assert found["gain"] == want.value
     assert found["gain_interval"] == pytest.approx(want.interval)
-    assert "which chance may explain: vitlab probe needs" in run.metrics["notes"][-1]
+    assert found["by"] == "few images"
+    line = run.metrics["notes"][-1]
+    assert line.startswith("kept: the fine-tuned model (with fewer than 500 training images ")
+    assert line.endswith("too few images to tell which is better")
+    assert "validation_accuracy" not in found
+
+
+def test_a_person_learns_what_to_do_with_the_better_head(
+    weights: str, photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "a run"
+    how = QUICK | {"lr": 1.0, "warmup_steps": 0}
+    run = vitlab.finetune(photos, weights, out, host=HOST, **how)
+    about = run.metrics["head_start"]
+    assert about["gain"] < 0
+    err = capsys.readouterr().err
+    line, advice = run.metrics["notes"][-2:]
+    assert line.startswith("kept: the fine-tuned model")
+    assert line in err
+    assert advice in err
+    commands = [
+        each.split("vitlab ")[1] for each in re.findall("vitlab [^…]*? (?:IMAGE|DATA)", advice)
+    ]
+    assert len(commands) == 2
+    image = str(next(Path(photos).rglob("*.png"), None) or next(Path(photos).rglob("*.jpg")))
+    for each in commands:
+        words = [{"IMAGE": image, "DATA": photos}.get(word, word) for word in shlex.split(each)]
+        code, said, err = call(capsys, *words, "--json")
+        assert code == 0, err
+        if words[0] == "evaluate":
+            assert json.loads(said)["accuracy"] == about["accuracy"]
 
 
 def test_the_temperature_is_fitted_to_what_was_held_out(

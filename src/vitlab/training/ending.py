@@ -21,12 +21,10 @@ from vitlab.data.summary import most_frequent
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
-from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import Calibration, temperature_of
 from vitlab.evaluation.infer import Probabilities
 from vitlab.evaluation.intervals import with_intervals
-from vitlab.evaluation.metrics import METRICS, figures
-from vitlab.evaluation.paired_tests import pairs_of
+from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.per_class import class_tables
 from vitlab.evaluation.records import RunRecord, cost_figures
 from vitlab.evaluation.run_predictions import keep
@@ -42,7 +40,7 @@ from vitlab.training.leaks import leak_figures
 from vitlab.training.observer import Observer
 from vitlab.training.resolve import Task
 from vitlab.training.stop import Stop
-from vitlab.units import percent
+from vitlab.training.which_model import TwoModels
 from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save
@@ -139,32 +137,23 @@ def _unlike(observer: Observer, held: Source | None, model: Model, stop: Stop) -
 
 
 def _beside_start(observer: Observer, before: Probabilities, done: Probabilities) -> dict[str, Any]:
-    """Return what training has made of the classifier that was fitted first.
-
-    The interval of the difference is that of two models on the same images.
+    """Return which model is kept, and what training has made of the one that was fitted first.
 
     Args:
         observer: of the run
-        before: predictions of that classifier for the test images
+        before: predictions of the fitted classifier for the test images
         done: those of the run's model, the same ones if it is that classifier
     """
-    task, world, change = observer.task, observer.world, ", and is kept"
+    task, world = observer.task, observer.world
     if not world.first:
         return {}
     assert task.fitted is not None
-    first = figures(before.probabilities, before.labels)["accuracy"]
-    about = task.fitted.provenance["head_start"] | {"accuracy": first}
-    if before is not done:
-        both = [answers_of(each.probabilities, each.labels) for each in (before, done)]
-        gap = pairs_of(both)[0].differences["accuracy"]
-        about |= {"gain": gap.value, "gain_interval": gap.interval}
-        low, high = gap.interval or (-1.0, 1.0)
-        change = f", training changed that by {METRICS['accuracy'].gap(gap.value, gap.interval)}"
-        change += ", which chance may explain: vitlab probe needs no training" * (low <= 0 <= high)
-        change += f"; it is {task.folder.head_start}"
-    line = f"the fitted classifier: {percent(first)} of the test images{change}"
-    world.say(line)
-    return {"head_start": about, "notes": [line]}
+    held = len(task.splits.validation or ())
+    both = TwoModels(observer.state.best, held, task.folder.head_start, before, done)
+    about = both.figures()
+    lines = both.lines(about)
+    world.say(*lines)
+    return {"head_start": task.fitted.provenance["head_start"] | about, "notes": lines}
 
 
 def saved_and_tested(

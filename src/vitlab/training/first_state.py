@@ -219,12 +219,12 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
     line = (
         f"the classifier starts as a logistic regression on the frozen features of {len(source):,} "
         f"images: {percent(about['cross_validated'])} in cross-validation (l2 {about['l2']:g}); "
-        f"{task.folder.model} is that one until training is done"
+        f"{task.folder.model} has this classifier until training is done"
     )
     if splits.validation is None:
         line += (
-            f"; with fewer than {CHOOSABLE} training images none are held out to choose between it "
-            "and the fine-tuned one, which is kept: the test sets both side by side"
+            f", and then the fine-tuned model: with fewer than {CHOOSABLE} training images, none "
+            "are held out to compare the two"
         )
     return replace(task, fitted=model, told=[*task.told, line])
 

@@ -124,7 +124,8 @@ class Session:
             if self.watched:
                 first, on = "those that the run started with", self.watched.title
             figure = f"{metric.word} {metric.text(metric.score(state.best.score))} on {on}"
-            self.world.say(*state.best.lines(state.step, self.plan.total, first, figure))
+            if self.recipe.patience or self.watched:  # else the end says which is kept
+                self.world.say(*state.best.lines(state.step, self.plan.total, first, figure))
         self.save()
         self.stop.message = "interrupted after the last step: pass --resume to finish the run"
         if self.world.any(self.stop.asked)[0]:

@@ -122,6 +122,8 @@ class Best:
         loss: theirs, in nats
         since: evaluations since then
         fallen: how those after them have become so much worse that the run ends
+        start: the score of the weights before the first step, where they were compared; else -1
+        trained: the best score of others; -1 without
         weights: a copy of them, buffers included
         head: the same of what answers with them, if it is no part of the model
     """
@@ -131,6 +133,8 @@ class Best:
     loss: float = 0.0
     since: int = 0
     fallen: str = ""
+    start: float = -1.0
+    trained: float = -1.0
     weights: dict[str, Tensor] = field(default_factory=dict)
     head: dict[str, Tensor] = field(default_factory=dict)
 
@@ -138,6 +142,10 @@ class Best:
         self, step: int, score: float, loss: float, model: nn.Module, head: nn.Module | None = None
     ) -> None:
         """Compare an evaluation with the best so far; keep the weights if it is better."""
+        if step:
+            self.trained = max(self.trained, score)
+        else:
+            self.start = score
         if self.weights and (score, -loss) <= (self.score, -self.loss):
             self.since += 1
             return

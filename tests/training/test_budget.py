@@ -205,7 +205,7 @@ def test_the_head_alone_is_the_result_where_there_is_no_time_for_more(
 ) -> None:
     """It is planned before anything is fitted, and has the figures of the head of a longer run."""
     base = vitlab.create(TINY["model"], 0, 8, channels=1, generator=torch.Generator())
-    clock = SlowClock(monkeypatch, 0.25)
+    SlowClock(monkeypatch, 0.25)
     how: dict[str, Any] = {"batch": 32, "precision": "fp32"}
     how |= {"transform": slowed, "head_start": "probe"}
     with pytest.raises(
@@ -259,7 +259,7 @@ def test_how_long_a_run_takes_is_said_after_its_first_steps(
 ) -> None:
     """The first step, which warms up, is not counted; of a short run nothing is said."""
     for seconds, expected in ((0.1, 29 * 3.2), (0.005, 0.0)):
-        clock = SlowClock(monkeypatch, seconds)
+        SlowClock(monkeypatch, seconds)
         recipe = vitlab.recipe("digits", **TINY | {"batch": 32, "steps": 30})
         vitlab.train(recipe, tmp_path / str(seconds), transform=slowed)
         said = re.findall(r"about (\d+) min (\d+) s to the end\n", capsys.readouterr().err)
@@ -325,7 +325,7 @@ def test_steps_of_few_images_say_what_a_batch_takes(
     ready: Ready, monkeypatch: pytest.MonkeyPatch, cost: float, span: float, pieces: list[int]
 ) -> None:
     trainer, state, batch = ready
-    clock = SlowClock(monkeypatch, cost)
+    SlowClock(monkeypatch, cost)
     trainer.transform = slowed
     seen: list[int] = []
 

@@ -120,11 +120,7 @@ def train(
         if before := finished(folder, world.broadcast(folder.result()), world):
             return before
         with world.agreed(), stop.at_once():
-            task.hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
-        pacer = Pacer(seconds(task.recipe.budget), 0.0, began)
-        if pacer.budget and not (task.started and folder.decisions.plan):
-            with stop.at_once():
-                foresee(task, pacer, world, device)
+            pacer = _foreseen(task, world, device, began)
         with world.agreed(), stop.at_once():
             found = _leaks(task) if world.first else None
         leaks = world.broadcast(found)
@@ -152,6 +148,15 @@ def train(
         if on_line is not None and world.first:
             on_line({"kind": "result"} | done.metrics)
         return done
+
+
+def _foreseen(task: Task, world: World, device: torch.device, began: float) -> Pacer:
+    """Try the user's functions; return the clock of a budget that has room for what is useful."""
+    task.hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
+    pacer = Pacer(seconds(task.recipe.budget), 0.0, began)
+    if pacer.budget and not (task.started and task.folder.decisions.plan):
+        foresee(task, pacer, world, device)
+    return pacer
 
 
 def _leaks(task: Task) -> dict[str, Any] | None:

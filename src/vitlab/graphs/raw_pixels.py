@@ -3,9 +3,9 @@
 import torch
 from torch import SymInt, Tensor, nn
 
-from vitlab.data.decode.crop import resized_box
-from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
+from vitlab.data.decode.filters import is_tall, resize, resize_tall
 from vitlab.errors import OptionError
+from vitlab.graphs.single_precision import edges, filter_units
 from vitlab.images import ImageSpec
 
 
@@ -35,13 +35,15 @@ class Pixels(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Crop, resize and normalize."""
         rows, columns = image.shape[1:3]
-        (high, wide), out = (number(rows), number(columns)), self.spec.size
-        left, top, right, bottom = resized_box(high, wide, self.spec)
+        high = whole_number(rows)
+        wide = whole_number(columns)
+        down, across = edges(high, wide, self.spec)
+        out = self.spec.size
         sides = (
-            filter_matrix(rows, top, bottom, out[0], self.spec.interpolation),
-            filter_matrix(columns, left, right, out[1], self.spec.interpolation),
+            filter_units(rows, down, out[0], self.spec.interpolation),
+            filter_units(columns, across, out[1], self.spec.interpolation),
         )
-        tall = is_tall(high, wide, self.spec, bottom - top)
+        tall = is_tall(high, wide, self.spec, down.length)
         pixels = torch.cond(tall, _resize_tall, _resize, (image, *sides))
         return (pixels / 255 - self.mean) / self.std
 
@@ -82,6 +84,6 @@ def check_pixels(spec: ImageSpec) -> None:
         )
 
 
-def number(size: int | SymInt) -> Tensor:
-    """Return a size as a number in double precision, as the box is computed."""
-    return torch.full((), size, dtype=torch.float64)  # type: ignore[arg-type]
+def whole_number(size: int | SymInt) -> Tensor:
+    """Return a size as a number that a graph computes with."""
+    return torch.full((), size, dtype=torch.int64)  # type: ignore[arg-type]

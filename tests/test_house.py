@@ -27,7 +27,7 @@ LAYERS = (
         "precision",
         "progress",
     ),
-    ("places",),
+    ("places", "recorded_paths"),
     ("images", "pages"),
     ("models",),
     ("data", "weights"),

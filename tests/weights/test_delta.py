@@ -176,7 +176,7 @@ def test_the_base_is_found_where_it_may_be(tmp_path: Path, monkeypatch: pytest.M
     (moved / "tasks" / "base").rename(tmp_path / "far")
     with pytest.raises(vitlab.UserError, match="needs its base"):
         load_base(change, file)
-    with pytest.raises(vitlab.UserError, match="give its location with base="):
+    with pytest.raises(vitlab.UserError, match=r"give its location with --base \(Python: base=…"):
         vitlab.load(moved / "tasks" / "d.safetensors")
     assert equal(vitlab.load(moved / "tasks" / "d.safetensors", base="far"), model)
 

@@ -15,6 +15,7 @@ from vitlab.recipes.named import RECIPES
 from vitlab.recipes.pretext import Pretext, named_task
 from vitlab.recipes.recipe import Recipe, check_packages
 from vitlab.runs import naming
+from vitlab.runs.local_paths import instead_of
 from vitlab.runs.recipe_file import recipe_in, start_from
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import main_figures, print_figures, print_rows
@@ -98,14 +99,14 @@ class Train(RunOptions):
             if begun is None:
                 return options
         cls.check_task(begun.recipe, given, str(out))
-        return begun.changed(**_as_recorded(given))
+        return begun.changed(**_as_recorded(instead_of(begun.recipe, given)))
 
     @classmethod
     def _to_continue(cls, out: str | Path | None) -> Self | None:
         """Return the options of the run, or the several runs, in a folder, if there are any."""
         if several := recorded(out):
             return cls(recipe=several[0], several=several[1])
-        return cls(recipe=RunFolder(out).recipe) if out and RunFolder(out).started else None
+        return cls(recipe=RunFolder(out).recipe_here) if out and RunFolder(out).started else None
 
 
 build = Train.built

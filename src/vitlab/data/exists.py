@@ -31,6 +31,11 @@ def is_hub_data(name: str) -> bool:
     return not local and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) is not None
 
 
+def is_built_in(name: str) -> bool:
+    """Return whether a name is of data that is made here, not a path."""
+    return name in ("", STDIN, "digits", "digit-scenes")
+
+
 def check_each(names: Iterable[str]) -> None:
     """Refuse the first of several names that cannot exist, as `check_data` does."""
     for name in names:
@@ -45,8 +50,7 @@ def check_data(data: str) -> None:
         SourceError: it may be a data set on the Hub, which gives no answer.
         PackageError: Parquet files, or a name on the Hub, without the package that reads them.
     """
-    known = data in ("", STDIN, "digits", "digit-scenes") or is_url(data)
-    if known or data.startswith(("vtab:", "vtab-search:")):
+    if is_built_in(data) or is_url(data) or data.startswith(("vtab:", "vtab-search:")):
         return
     if data == IN_MEMORY and not exists(data):
         raise DataError("these images were in memory: give them again in Python, with data=…")

@@ -20,6 +20,8 @@ from vitlab.evaluation.infer import Probabilities, Progress, predict, silent
 from vitlab.files import staged_file
 from vitlab.models.model import Model
 from vitlab.progress import say
+from vitlab.recipes.recipe import Recipe
+from vitlab.recorded_paths import first_that_agrees
 from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.runs.run_folder import RunFolder
 from vitlab.values import fits
@@ -201,14 +203,21 @@ def reopened(folder: RunFolder) -> Splits:
         DataError: the data is no longer there, or has changed since.
         RunError: `run.toml` is damaged.
     """
-    recipe = folder.recipe
-    splits = partitioned(splits_of(recipe.data), recipe.data)
-    found = folder.duplicates or {}
-    splits = replace(splits, test=without(splits.test, found.get("seen_test", ())))
-    if recipe.chooses(len(splits.train)):
-        splits = with_validation(splits)
-    splits = moved(splits, found.get("moved", {}))
-    if fingerprint(splits.whole or splits.train) != folder.fingerprint:
+    recipe, found = folder.recipe, folder.duplicates or {}
+
+    def opened(here: Recipe) -> Splits:
+        splits = partitioned(splits_of(here.data), here.data)
+        splits = replace(splits, test=without(splits.test, found.get("seen_test", ())))
+        if here.chooses(len(splits.train)):
+            splits = with_validation(splits)
+        return moved(splits, found.get("moved", {}))
+
+    def agrees(splits: Splits) -> bool:
+        return fingerprint(splits.whole or splits.train) == folder.fingerprint
+
+    ways = [*folder.paths.ways(folder.recipe_here, "data")]
+    splits = first_that_agrees(ways, opened, agrees)
+    if not agrees(splits):
         raise DataError(f"{recipe.data.data} has changed since the run was trained")
     return splits
 

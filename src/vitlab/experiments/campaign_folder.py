@@ -23,8 +23,11 @@ from vitlab.files import (
     write_text,
 )
 from vitlab.recipes.recipe import Recipe
+from vitlab.recorded_paths import is_same_place, places, seen_from
+from vitlab.runs.local_paths import LocalPaths, nearby
 
 MOST = 9_999  # runs of a campaign
+PATHS = ("data", "downstream")  # of its settings
 Tables = dict[str, Any]
 TYPES: dict[str, Any] = {  # of what a record holds
     "campaign": str, "settings": dict, "recipe": dict, "command": str, "result": dict | None,
@@ -73,15 +76,21 @@ class CampaignFolder:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe that the campaign varies.
+        """The recipe that the campaign varies, with paths that can be opened from here.
 
         Raises:
             RunError: the file is damaged or from another version.
         """
         try:
-            return Recipe.from_tables(self.record["recipe"])
+            return self.paths.here(Recipe.from_tables(self.record["recipe"]))
         except (OptionError, KeyError, TypeError) as error:
             raise self._damaged(error) from error
+
+    @property
+    def paths(self) -> LocalPaths:
+        """The local paths that the campaign was started with, to be found again."""
+        record = self.record
+        return LocalPaths.of(record["recipe"] | {"nearby": record.get("nearby", {})}, self.path)
 
     def begin(
         self, kind: str, settings: Tables, recipe: Recipe, resume: bool, command: str = ""
@@ -113,6 +122,7 @@ class CampaignFolder:
             else:
                 self._new = made
                 about = {"campaign": kind, "settings": settings, "recipe": recipe.as_tables()}
+                about |= {"nearby": self._nearby(settings, recipe)}
                 self._write(about | {"command": command, "result": None})
             lock.unlink(missing_ok=True)
 
@@ -128,10 +138,14 @@ class CampaignFolder:
                 f"{self.path} already contains a {kind}: pass --resume to continue it, or choose "
                 "another --out"
             )
-        then = self.recipe.as_tables()  # with the options that an older version did not have
+        paths, then = (
+            self.paths,
+            Recipe.from_tables(found["recipe"]),
+        )  # with options of this version
+        mine, settings = paths.as_recorded(recipe), settings | self._spelled(found, settings)
         old, new = (
-            json.loads(json.dumps({"settings": of} | tables))
-            for of, tables in ((found["settings"], then), (settings, recipe.as_tables()))
+            json.loads(json.dumps({"settings": of} | each.as_tables()))
+            for of, each in ((found["settings"], then), (settings, mine))
         )
         for part in old | new:
             before, now = old.get(part, {}), new.get(part, {})
@@ -141,6 +155,24 @@ class CampaignFolder:
                         f"{self.path} was started with {key}={before.get(key)}, not "
                         f"{now.get(key)}: leave the option out, or choose another --out"
                     )
+
+    def _nearby(self, settings: Tables, recipe: Recipe) -> dict[str, str]:
+        """The local paths of recipe and settings, as seen from the folder."""
+        given = {f"settings.{key}": settings.get(key) for key in PATHS}
+        found = {key: seen_from(self.path, str(each)) for key, each in given.items() if each}
+        own = {key: each for key, each in found.items() if each is not None}
+        return nearby(recipe.as_tables(), self.path) | own
+
+    def _spelled(self, found: Tables, settings: Tables) -> Tables:
+        """The paths of settings as they are recorded, if they lead to the same places."""
+        before, near = found["settings"], found.get("nearby", {})
+        same = Tables()
+        for key in PATHS:
+            old, now = before.get(key), settings.get(key)
+            if isinstance(old, str) and isinstance(now, str) and old and now:
+                where = places(old, near.get(f"settings.{key}"), self.path, self.path.parent)
+                same |= {key: old} if any(is_same_place(now, p) for p in (old, *where)) else {}
+        return same
 
     def withdraw(self) -> None:
         """Leave no trace of a campaign whose first run was refused."""

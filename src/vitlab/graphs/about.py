@@ -1,10 +1,10 @@
 """Metadata of an exported file about its model, as JSON."""
 
-from pathlib import PurePath
 from typing import Any
 
 from vitlab.models.model import Model
 from vitlab.packages import version_of
+from vitlab.recorded_paths import last_name
 
 
 def about(model: Model) -> dict[str, Any]:
@@ -33,10 +33,4 @@ def about(model: Model) -> dict[str, Any]:
     if facts["multi_label"]:
         facts["thresholds"] = list(model.thresholds)
     kept = ("recipe", "license", "source_license", "commit", "source", "base", "data")
-    return facts | {name: _told(origin[name]) for name in kept if origin.get(name)}
-
-
-def _told(value: Any) -> str:
-    """Return a value as text, without the folders of somebody's disk."""
-    path = PurePath(str(value))
-    return path.name if path.is_absolute() else str(value)
+    return facts | {name: last_name(str(origin[name])) for name in kept if origin.get(name)}

@@ -10,6 +10,7 @@ from vitlab.documents import read_toml
 from vitlab.errors import OptionError, RunError
 from vitlab.recipes.named import RECIPES, default_recipe, recipe
 from vitlab.recipes.recipe import Decisions, Recipe
+from vitlab.runs.local_paths import LocalPaths
 from vitlab.values import fits
 
 FORMAT = 2  # of run.toml
@@ -39,6 +40,7 @@ def recipe_in(place: str | Path) -> Recipe | None:
             "function to vitlab.train again"
         )
     none: dict[str, Any] = dict.fromkeys(("classes", "channels"))
+    found = LocalPaths.of(tables, file.parent).here(found)
     return replace(found, model=replace(found.model, **none))
 
 
@@ -123,6 +125,7 @@ KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "run": (_are_facts, "a table of texts"),
     "versions": (_are_texts, "a table of texts"),
     "code": (_are_texts, "a table of texts"),
+    "nearby": (_are_texts, "a table of texts"),
     "changes": (_are_changes, "a list of tables, each with its step"),
     "decided": (_are_decisions, "what a run decides"),
 }

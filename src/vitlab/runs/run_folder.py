@@ -47,6 +47,7 @@ from vitlab.files import (
 )
 from vitlab.recipes.recipe import Decisions, Host, Recipe
 from vitlab.runs.journal import Journal
+from vitlab.runs.local_paths import LocalPaths, nearby
 from vitlab.runs.recipe_file import FORMAT, read_tables
 from vitlab.runs.versions import versions
 from vitlab.values import fits
@@ -165,7 +166,8 @@ class RunFolder:
             **({"guide": guide} if guide else {}),
         }
         about = {"run": run, "versions": versions(), "host": host.as_table()}
-        more = {name: each for name, each in (("code", code), ("head", head)) if each}
+        own = {"code": code, "head": head, "nearby": self._nearby(recipe, host.as_table())}
+        more = {name: each for name, each in own.items() if each}
         self._write(about | recipe.as_tables() | more)
 
     def withdraw(self) -> None:
@@ -200,6 +202,27 @@ class RunFolder:
             return Recipe.from_tables(self.tables)
         except (OptionError, TypeError) as error:
             raise self._damaged(error) from error
+
+    @property
+    def paths(self) -> LocalPaths:
+        """The local paths that the run was started with, to be found again.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        return LocalPaths.of(self.tables, self.path)
+
+    @property
+    def recipe_here(self) -> Recipe:
+        """The recipe in `run.toml`, whose paths lead from here to what they led to then.
+
+        Raises:
+            RunError: as `recipe`.
+        """
+        return self.paths.here(self.recipe)
+
+    def _nearby(self, recipe: Recipe, host: dict[str, Any]) -> dict[str, str]:
+        return nearby(recipe.as_tables() | {"host": host}, self.path)
 
     @property
     def fingerprint(self) -> str:
@@ -239,10 +262,18 @@ class RunFolder:
         stored: Any = self.tables.get("changes", [])
         entries = [each | {"step": min(each["step"], step)} for each in stored]
         entries += [{"step": step} | each for each in changes]
-        if entries == stored:
+        if entries != stored:
+            self.decide(
+                replace(self.decisions, rollbacks=(), diverged="")
+            )  # it may go back as often
+        elif self.paths.leads_to(recipe):
             return
-        self.decide(replace(self.decisions, rollbacks=(), diverged=""))  # it may go back as often
-        self._write(self.tables | recipe.as_tables() | {"code": code, "changes": entries})
+        found = self._nearby(recipe, self.tables.get("host", {}))
+        more: dict[str, Any] = {"code": code, "nearby": self.tables.get("nearby", {}) | found}
+        more |= {"changes": entries} if entries else {}
+        self._write(
+            self.tables | recipe.as_tables() | {k: each for k, each in more.items() if each}
+        )
 
     @property
     def code(self) -> dict[str, Any]:

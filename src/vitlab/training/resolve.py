@@ -8,7 +8,7 @@ import re
 from collections.abc import Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -52,11 +52,12 @@ from vitlab.runs.versions import processor
 from vitlab.training import tracking
 from vitlab.training.from_weights import check_guide, config_from, guide_of, guiding, starting_model
 from vitlab.training.own_code import NONE, Hooks
-from vitlab.training.resume import check_same
+from vitlab.training.resume import check_same, found_again
 from vitlab.weights.assembly import empty
 from vitlab.weights.identity import fingerprint as fingerprint_of
 from vitlab.weights.segmenter import DenseClasses, read_layer
 
+Started = TypeVar("Started", Model, Model | None)
 # what Python makes of bytes that are not UTF-8, and neither run.toml nor config.json can hold
 SURROGATE = re.compile("[\ud800-\udfff]")
 SOUNDS = (
@@ -170,18 +171,17 @@ def prepare(
     started = world.first and folder.may_be_used(resume)
     before = folder.recipe if started else None
     check_names(recipe, folder)
-    layer = None
-    if recipe.pretext.task == "segment":
-        layer = read_layer(recipe.start.weights or "task=segment without --from")
-    with named_if_slow(f"reading {recipe.data.data}", world.first):
-        splits, mark = opened_splits(recipe, data, opened, layer[0] if layer else None)
+    recipe, layer, splits, mark = _learned_from(recipe, folder, resume, world, data, opened)
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
     if recipe.pretext.task == "regress":
         splits = standardized(splits)
     recipe, told = fitted(recipe, len(splits.train), before, host.device)
     check_world(recipe, host, world)
     with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
-        base = starting_model(recipe, start)
+        recipe, base, origin = found_again(
+            folder, recipe, "start", lambda each: marked(starting_model(each, start)),
+            resume and start is None,
+        )  # fmt: skip
         guide = guide_of(recipe, folder, resume)
     config, remarks = resolve(recipe, splits, base)
     check_model(recipe, host, config)
@@ -190,8 +190,9 @@ def prepare(
     splits = replace(splits, notes=[*splits.notes, *remarks])
     begins = recipe.start if start is None else replace(recipe.start, weights=start.source)
     recipe = replace(recipe, model=part_of(config, recipe.model.model), start=begins)
-    origin, guided_by = ("" if each is None else fingerprint_of(each) for each in (base, guide))
+    guided_by = marked(guide)[1]
     if started:
+        recipe = folder.paths.as_recorded(recipe)
         if not change:
             hooks.check_same(folder)
         check_same(folder, recipe, mark, origin, change, guided_by)
@@ -211,6 +212,34 @@ def prepare(
     weights = base, origin, probe, hooks, change, guide, guided_by
     known = recipe, host, folder, splits, config, mark, started
     return Task(*known, *weights, opened, told, layer=layer)
+
+
+def _learned_from(
+    recipe: Recipe,
+    folder: RunFolder,
+    resume: bool,
+    world: World,
+    data: Sized | None,
+    opened: OpenedData,
+) -> tuple[Recipe, tuple[DenseClasses, dict[str, Tensor]] | None, Splits, str]:
+    """Return a recipe with the way to its data, a segmenter's layer, images, their fingerprint."""
+    if resume and folder.started:
+        recipe = folder.paths.reached(recipe)
+    layer = None
+    if recipe.pretext.task == "segment":
+        layer = read_layer(recipe.start.weights or "task=segment without --from")
+    like = layer[0] if layer else None
+    with named_if_slow(f"reading {recipe.data.data}", world.first):
+        recipe, splits, mark = found_again(
+            folder, recipe, "data", lambda each: opened_splits(each, data, opened, like),
+            resume and data is None,
+        )  # fmt: skip
+    return recipe, layer, splits, mark
+
+
+def marked(model: Started) -> tuple[Started, str]:
+    """Return a model, if there is one, and its fingerprint."""
+    return model, "" if model is None else fingerprint_of(model)
 
 
 def _seen_before(*models: Model | None) -> Seen:

@@ -1,8 +1,9 @@
 """Resuming a run: which folder it has, and what it may have otherwise than before."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vitlab.data.exists import IN_MEMORY
 from vitlab.data.settings import Augment
@@ -10,10 +11,13 @@ from vitlab.distributed.world import World
 from vitlab.errors import RunError
 from vitlab.files import explained
 from vitlab.options import hints
+from vitlab.progress import say
 from vitlab.recipes.choices import Schedule
 from vitlab.recipes.model_part import OF_TRAINING
 from vitlab.recipes.recipe import Recipe
+from vitlab.recorded_paths import first_that_agrees, is_there
 from vitlab.runs import naming
+from vitlab.runs.local_paths import PARTS, PATHS
 from vitlab.runs.run_folder import RunFolder
 
 # By the table of run.toml. Not here: what decides on data, model, order of the images, or state.
@@ -25,6 +29,7 @@ MAY_CHANGE: dict[str, tuple[str, ...]] = {
     "optimizer": ("lr", "weight_decay", "betas", "momentum", "eps", "clip", "rho"),
     "schedule": tuple(hints(Schedule)),
 }
+Content = TypeVar("Content")
 WITHOUT_EFFECT = ("allow_outside", "cache_data", "cache_gb")
 
 
@@ -62,6 +67,41 @@ def placed(out: str | Path | None, name: Path, *, resume: bool, world: World) ->
     return Path(world.broadcast(chosen))
 
 
+def found_again(
+    folder: RunFolder,
+    recipe: Recipe,
+    part: str,
+    read: Callable[[Recipe], tuple[Content, str]],
+    resume: bool = True,
+) -> tuple[Recipe, Content, str]:
+    """Return a recipe that leads to what a run learns or starts from, that, and its fingerprint.
+
+    Of the places that the recorded paths lead to, it is the first with the fingerprint of the run.
+
+    Args:
+        folder: of the run
+        recipe: as it is typed now
+        part: of the recipe, whose paths are tried: `data` or `start`
+        read: opens them, and returns the fingerprint, too
+        resume: whether there may be a run, and its places are asked for
+
+    Raises:
+        UserError: nothing can be read: what `read` raises of the first place.
+    """
+    if not resume or not folder.started:
+        return recipe, *read(recipe)
+    wanted = folder.fingerprint if part == "data" else folder.base
+    here, content, mark = first_that_agrees(
+        folder.paths.ways(recipe, part),
+        lambda each: (each, *read(each)),
+        lambda found: found[2] == wanted,
+    )
+    then, now = (getattr(getattr(each, part), PARTS[part][0]) for each in (recipe, here))
+    if now != then and is_there(then):
+        say(f"{then} is not what {folder.path} was started with, but {now} is: it is used")
+    return here, content, mark
+
+
 def differences(folder: RunFolder, recipe: Recipe) -> list[tuple[str, str, Any, Any]]:
     """Return table, option, value in the run and value now of each option that differs."""
     old, new = folder.recipe.as_tables(), recipe.as_tables()
@@ -96,7 +136,11 @@ def check_same(
             started from have changed.
     """
     place, other = folder.path, "choose another --out"
+    known = {"data": folder.fingerprint == mark, "start": folder.base == origin}
+    known |= dict.fromkeys(("pretext", "distill"), folder.guided_by == guide)
     for part, key, before, now in differences(folder, recipe):
+        if key in PATHS and known[part]:  # it is there, wherever that is
+            continue
         what = f"{place} was started with {key}={before}, not {now}"
         able = key in MAY_CHANGE.get(part, ()) and not (recipe.budget and part == "recipe")
         if not able:
@@ -137,7 +181,7 @@ def keep_changes(folder: RunFolder, recipe: Recipe, code: dict[str, str], step: 
     """
     old = folder.code
     pairs = [(name, old.get(name), code.get(name)) for name in {**old, **code}]
-    found = [each[1:] for each in differences(folder, recipe)]
+    found = [each[1:] for each in differences(folder, recipe) if each[1] not in PATHS]
     found += [each for each in pairs if each[1] != each[2]]
     rows = [{"option": name, "before": before, "after": now} for name, before, now in found]
     changes = [{key: value for key, value in row.items() if value is not None} for row in rows]

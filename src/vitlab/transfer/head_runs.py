@@ -82,7 +82,7 @@ def segment_by(
     check_spec(model.config.images)
     marks = fingerprint(masked(splits.train).whole), model_fingerprint(model)
     if folder.started:
-        return known_run(folder, *marks)
+        return known_run(folder, *marks, recipe)
     leaks = find_leaks(recipe, host, splits, model.seen)
     splits = applied(splits, leaks)
     train, test = masked(splits.train), masked(splits.test)
@@ -144,7 +144,7 @@ def regress_by(
     base = headless(recipe, start)
     marks = fingerprint(splits.whole or splits.train), model_fingerprint(base)
     if folder.started:
-        return known_run(folder, *marks)
+        return known_run(folder, *marks, recipe)
     leaks = find_leaks(recipe, host, splits, base.seen)
     splits = applied(splits, leaks)
     train, compute = splits.train, begun(host, splits)
@@ -195,18 +195,19 @@ def begun(host: Host, splits: Splits) -> Compute:
     return compute
 
 
-def known_run(folder: RunFolder, mark: str, origin: str) -> Run:
+def known_run(folder: RunFolder, mark: str, origin: str, recipe: Recipe) -> Run:
     """Return the finished run in a folder.
 
     Args:
         folder: of the run
         mark: fingerprint of the data
         origin: fingerprint of the model that it starts from
+        recipe: with the paths of both as they are typed now
 
     Raises:
         RunError: it was started with others.
     """
-    check_same(folder, folder.recipe, mark, origin)
+    check_same(folder, folder.paths.retyped(folder.recipe, recipe), mark, origin)
     done = finished(folder, folder.result())
     assert done is not None
     return done
@@ -281,10 +282,16 @@ def cost_of(model: Model, layer: PatchLayer | Regressor, compute: Compute) -> di
     }
 
 
-def headless(recipe: Recipe, start: Model | None) -> Model:
-    """Return the model of the weights with the chosen fields, without its classifier."""
+def headed(recipe: Recipe, start: Model | None) -> Model:
+    """Return the model of the weights, or the one in hand, as it is."""
     base = starting_model(recipe, start)
     assert base is not None
+    return base
+
+
+def headless(recipe: Recipe, start: Model | None) -> Model:
+    """Return the model of the weights with the chosen fields, without its classifier."""
+    base = headed(recipe, start)
     config, _ = config_from(base.config, recipe.model, base.config.labels, "head")
     made = made_from(base, config, recipe.start)
     model = fitted(made.config, whole_state(made), 0).eval()

@@ -37,16 +37,15 @@ from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run, reported, saved_and_tested
 from vitlab.training.first_state import first_state
-from vitlab.training.from_weights import made_from, starting_model
+from vitlab.training.from_weights import made_from
 from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
-from vitlab.training.resolve import Task, learning_from, opened_splits, prepare
-from vitlab.training.resume import check_same, placed
+from vitlab.training.resolve import Task, learning_from, marked, opened_splits, prepare
+from vitlab.training.resume import check_same, found_again, placed
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
-from vitlab.transfer.head_runs import NAMES, known_run, regress_by, segment_by
+from vitlab.transfer.head_runs import NAMES, headed, known_run, regress_by, segment_by
 from vitlab.units import percent
-from vitlab.weights.identity import fingerprint
 
 POOLED = {
     "token": "the class token",
@@ -167,10 +166,14 @@ def probe_by(
                 return regress_by(recipe, searched, folder, data, start, host, command, cache)
         with stop.at_once():
             if folder.started:
-                base = starting_model(recipe, start)
-                assert base is not None
-                mark = opened_splits(recipe, images, OpenedData(), None)[1]
-                return known_run(folder, mark, fingerprint(base))
+                recipe, _, origin = found_again(
+                    folder, recipe, "start", lambda each: marked(headed(each, start)), start is None
+                )
+                recipe, _, mark = found_again(
+                    folder, recipe, "data",
+                    lambda each: opened_splits(each, images, OpenedData(), None), images is None,
+                )  # fmt: skip
+                return known_run(folder, mark, origin, recipe)
             task = prepare(recipe, host, folder, False, world, start, data=images)
             # decided by the features, which may agree with those in fp32 or not
             task = replace(task, recipe=replace(task.recipe, precision=recipe.precision))
@@ -219,7 +222,8 @@ def _make_way(
     model = replace(before.model, **recipe.model.chosen())  # the weights decide on the rest of it
     if start is not None:  # whose fingerprint is compared
         recipe = replace(recipe, start=before.start)
-    check_same(folder, replace(recipe, model=model), folder.fingerprint, folder.base)
+    recipe = folder.paths.as_recorded(replace(recipe, model=model))
+    check_same(folder, recipe, folder.fingerprint, folder.base)
     was = USUAL | folder.tables.get("head", {}).get("asked", asked)  # older runs did not keep it
     for key, now in asked.items():
         if was[key] != now:

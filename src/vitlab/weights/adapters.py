@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from vitlab.errors import UserError, WeightsError
+from vitlab.recorded_paths import first_that_agrees, places
 from vitlab.weights.assembly import StateDict
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import cannot
@@ -218,13 +219,17 @@ def _base(
 ) -> StoredTensors:
     """Open the base: where the user says, or where the adapter does."""
     named = str(source.adapter.get("base_model_name_or_path") or "?")
-    place = given if isinstance(given, str | Path) else named
+    folder = source.path if source.path.is_dir() else source.path.parent
+    where = [given] if isinstance(given, str | Path) else places(named, None, folder, folder.parent)
+    where = where or [named]
     try:
-        return locate(place, source.adapter.get("revision"))
+        return first_that_agrees(
+            where, lambda place: locate(place, source.adapter.get("revision")), lambda _: True
+        )
     except UserError as error:
         raise WeightsError(
-            f"{source.path} is LoRA without its base {str(place)!r}: give the base's path or name "
-            f"on the Hub {with_base(source.path)}"
+            f"{source.path} is LoRA without its base {str(where[0])!r}: give the base's path or "
+            f"name on the Hub {with_base(source.path)}"
         ) from error
 
 

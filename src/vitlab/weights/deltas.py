@@ -10,7 +10,6 @@ the same bytes.)
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -29,7 +28,8 @@ from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import NAMES, Unlike
-from vitlab.progress import public
+from vitlab.progress import public, say
+from vitlab.recorded_paths import handed_out, last_name, run_of, seen_by_others
 from vitlab.values import conform
 from vitlab.weights.assembly import StateDict, empty, fits, whole_state
 from vitlab.weights.formats.entries import same
@@ -44,6 +44,7 @@ from vitlab.weights.identity import (
     checksums,
     described,
     description,
+    fingerprint,
 )
 from vitlab.weights.sharded import HEADER, Fields
 from vitlab.weights.source import StoredTensors
@@ -87,16 +88,17 @@ class Delta:
             WeightsError: the provenance is too long.
         """
         file = Path(file)
-        source = self.base.source
-        nearby = None
-        if source is not None and Path(source).exists():
-            nearby = os.path.relpath(Path(source).resolve(), file.parent.resolve())
+        source, nearby = self.base.source, None
+        if source is not None:
+            nearby = seen_by_others(file.parent, source)
+            if last_name(source) != source and nearby is None and run_of(str(file)) is None:
+                say(f"{file} names its base by its last name and its fingerprint alone: --base")
         tensors = self.tensors | (self.unlike.tensors if self.unlike else {})
         if len(self.seen):
             tensors = tensors | {SEEN: torch.from_numpy(self.seen.view(np.int64).copy())}
         content = description(self.config) | {
-            "base": asdict(replace(self.base, nearby=nearby)),
-            "provenance": self.provenance,
+            "base": asdict(replace(self.base, source=source and last_name(source), nearby=nearby)),
+            "provenance": handed_out(self.provenance),
             "tensors": checksums(tensors),
         }
         name = content.pop("name")
@@ -147,6 +149,11 @@ def delta(model: Model, base: Model) -> Delta:
     }
     about = dict(model.provenance)
     return Delta(model.config, changed, DeltaBase.of(base), about, model.seen, model.unlike)
+
+
+def is_base(wanted: DeltaBase, model: Model) -> bool:
+    """Return whether a model is the base that a delta was made from."""
+    return fingerprint(model) == wanted.fingerprint
 
 
 def check_base(wanted: DeltaBase, base: Model) -> None:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from os.path import lexists
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,10 +16,11 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import ANY_KIND, SomeModel, of_kind
 from vitlab.models.model import Model
 from vitlab.progress import public
-from vitlab.weights.adapters import unaltered, with_adapter
+from vitlab.recorded_paths import base_of_run, first_that_agrees, places
+from vitlab.weights.adapters import unaltered, with_adapter, with_base
 from vitlab.weights.assembly import StateDict, fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
-from vitlab.weights.deltas import Delta, check_base, merged
+from vitlab.weights.deltas import Delta, check_base, is_base, merged
 from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.records import warning, whole, words
@@ -125,9 +125,7 @@ def load_base(of: Delta, file: str | Path) -> Model:
         WeightsError: it is not there, or is another model.
     """
     path = place_of(file)
-    model = _base_model(of.base, path, None, (path.resolve(),), of.config)
-    model.source = str(of.base.source)
-    return model
+    return _base_model(of.base, path, None, (path.resolve(),), of.config)
 
 
 def recognize(
@@ -250,7 +248,7 @@ def place_of(source: str | Path, revision: str | None = None) -> Path:
             return fetch(str(source), revision)
         except HubError as error:
             raise not_here(source, error) from error
-    path = Path(source)
+    path = Path(source).expanduser()
     if (path / MODEL_FOLDER / CONFIG).is_file():  # of a run
         return path / MODEL_FOLDER
     if not path.exists():
@@ -287,28 +285,44 @@ def _base_model(
     if given is not None and not isinstance(given, str | Path):
         check_base(wanted, given)
         return given
-    reason = "it was not found"
-    for place in [given] if given is not None else _places(wanted, file):
-        other = ""
+    where = [given] if given is not None else _places(wanted, file)
+
+    def read(place: str | Path) -> Model:
+        """The model there in the form that is wanted, or any form of another one."""
+        others = list[Model]()
         try:
             for model in _variants(place, wanted, above, tuned.settled == tuned):
+                model.source = str(place)
                 if fingerprint(model) == wanted.fingerprint:
                     return model
-                other = other or f"{place} is {DeltaBase.of(model)}"
-        except UserError as error:  # not every model can have another size or another head
-            other = other or str(error)
-        reason = other
-    raise WeightsError(f"{file} needs its base {wanted}: {reason}; give its location with base=")
+                others = others or [model]
+        except UserError:  # not every model can have another size or another head
+            if not others:
+                raise
+        return others[0]
+
+    reason = "it was not found"
+    try:
+        if where:
+            model = first_that_agrees(where, read, lambda each: is_base(wanted, each))
+            if is_base(wanted, model):
+                return model
+            reason = f"{model.source} is {DeltaBase.of(model)}"
+    except UserError as error:
+        reason = str(error)
+    raise WeightsError(
+        f"{file} needs its base {wanted}: {reason}; give its location {with_base(file)}"
+    )
 
 
 def _places(base: DeltaBase, file: Path) -> list[str | Path]:
     """Where the base may be: files and folders that exist, or its name on the Hub."""
     if base.source is None:
         return []
-    near = (base.nearby or base.source, base.source, Path(base.source).name)
-    places = [Path(base.source), *(file.parent / each for each in near)]
-    found = {each.resolve(): each for each in places if lexists(each)}
-    return [*found.values(), *([base.source] if is_hub_name(base.source) else [])]
+    found = places(base.source, base.nearby, file.parent, file.parent)
+    _, of_run = base_of_run(file.parent)
+    local = dict.fromkeys(map(Path, (*found, *of_run)))
+    return [*local, *([base.source] if is_hub_name(base.source) else [])]
 
 
 def _variants(

@@ -4,7 +4,6 @@ import copy
 import math
 import re
 from collections.abc import Iterable
-from pathlib import PurePath
 
 from torch import nn
 
@@ -15,6 +14,7 @@ from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.progress import public
+from vitlab.recorded_paths import handed_out
 from vitlab.weights.assembly import unwrapped
 from vitlab.weights.formats.records import rules
 from vitlab.weights.hub import CARD, check_hub, is_hub_name, refused, repository
@@ -109,14 +109,14 @@ def card(model: Model, name: str) -> str:
             base_commit, tune, license, source_license, metrics
         name: `user/name`, for the usage snippet
     """
-    about = model.provenance
+    about = handed_out(model.provenance)
     classifies = _classifies(model)
     found = _measured(about)
     results = [(each.word, f"{value:.4f}") for each, value in found]
     if isinstance(images := (about.get("metrics") or {}).get("images"), int):
         results.append(("images", f"{images:,}"))
     training = [
-        (label, _text(_short(about[key])))
+        (label, _text(about[key]))
         for key, label in TRAINING.items()
         if about.get(key) not in (None, "")
     ]
@@ -150,7 +150,7 @@ def _front(model: Model, name: str, classifies: bool) -> str:
     """The metadata, written by the Hub's own library so that every value is escaped."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    about = model.provenance
+    about = handed_out(model.provenance)
     config = model.config
     license = about.get("license")
     data = str(about.get("data"))
@@ -164,8 +164,8 @@ def _front(model: Model, name: str, classifies: bool) -> str:
         EvalResult(
             task_type="image-classification",
             task_name="Image classification",
-            dataset_type=str(measured) if is_hub_name(measured) else _slug(_short(measured)),
-            dataset_name=str(_short(measured)),
+            dataset_type=str(measured) if is_hub_name(measured) else _slug(measured),
+            dataset_name=str(measured),
             dataset_split=str(about["metrics"].get("split", "test")),
             metric_type=each.hub,
             metric_name=each.word,
@@ -235,11 +235,6 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     """A table under its title; nothing without rows."""
     lines = "\n".join(f"| {left} | {right} |" for left, right in rows)
     return f"{title}|  |  |\n| --- | --- |\n{lines}" if lines else ""
-
-
-def _short(value: object) -> object:
-    """Return the last name of a path on a disk."""
-    return PurePath(str(value)).name if PurePath(str(value)).is_absolute() else value
 
 
 def _slug(text: object) -> str:

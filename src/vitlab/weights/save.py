@@ -19,6 +19,14 @@ from vitlab.files import is_empty, staged_folder, write_text
 from vitlab.models.model import Model
 from vitlab.models.seen import write_seen
 from vitlab.progress import public
+from vitlab.recorded_paths import (
+    base_of_run,
+    first_that_agrees,
+    handed_out,
+    last_name,
+    places,
+    run_of,
+)
 from vitlab.weights.adapters import adapter_of
 from vitlab.weights.assembly import StateDict, unwrapped, whole_state
 from vitlab.weights.containers.parts import some
@@ -28,6 +36,7 @@ from vitlab.weights.formats.format_api import Hints, Writing, cannot, check_kept
 from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.hub import CARD, is_hub_name
+from vitlab.weights.identity import fingerprint
 from vitlab.weights.load import load, place_of, recognize
 from vitlab.weights.matching import collect
 from vitlab.weights.sharded import (
@@ -41,6 +50,7 @@ from vitlab.weights.sharded import (
 )
 
 ARCHIVE = "model.npz"
+GIVE = "give the base with --base (Python: base=…)"
 PARTS = (".json", ".safetensors", ".npz", ".npy", CARD)  # ends of names in a saved model's folder
 
 
@@ -67,6 +77,8 @@ def save(
             that the base is of
         base: that the model was tuned from, for `peft`; where the run says that it is, if not given
 
+    What is written names data and base by their last names: no folders of this machine.
+
     Raises:
         OptionError: no such format.
         WeightsError: the folder contains other files too, or the format cannot represent the model.
@@ -74,24 +86,23 @@ def save(
     """
     model = unwrapped(model)
     folder = Path(folder)
-    base = base or str(model.provenance.get("base", ""))
-    chosen = format_named(_library(base) if to == PEFT else to)
+    before = _tuned_from(model, base) if to == PEFT else None
+    chosen = format_named(_library(before.source) if before else to)
     check_replaced(folder)
     state = whole_state(model)
-    writing = chosen.writes(model.config, model.provenance)
+    writing = chosen.writes(model.config, handed_out(model.provenance))
     if writing.stored is not None and writing.stored != model.config:
         model = model.remade(writing.stored, state)
         state = model.state_dict()
     with staged_folder(folder) as draft:
         files = writing.files
-        if to == PEFT:
+        if before:
             family = FAMILIES.get(files[CONFIG].get("model_type", ""))
             spellings = family.spellings if family else {}
-            before = load(base).state_dict()
-            head = model.head_names[0]
-            tensors, about = adapter_of(writing.entries, state, before, head, spellings)
+            head, old = model.head_names[0], before.state_dict()
+            tensors, about = adapter_of(writing.entries, state, old, head, spellings)
             save_file(tensors, draft / ADAPTER_TENSORS, metadata={"format": "pt"})
-            files |= {ADAPTER: about | {"base_model_name_or_path": str(base)}}
+            files |= {ADAPTER: about | {"base_model_name_or_path": last_name(before.source)}}
         else:
             _write(draft, writing, state, shard_bytes)
         if to == "vitlab":
@@ -123,10 +134,63 @@ def check_replaced(folder: Path) -> None:
         raise WeightsError(f"{folder} exists and contains {what}: choose a new or empty folder")
 
 
+def _tuned_from(model: Model, given: str | Path) -> Model:
+    """The base of an adapter: what the user gives, or that of the model's run, wherever it is.
+
+    Raises:
+        WeightsError: it is not known or not there, it is another model, or has the same layers.
+    """
+    about, run = model.provenance, run_of(model.source) if model.source else None
+    typed, name = str(about.get("base", "")), run or model.source or "the model"
+    wanted, revision = about.get("base_fingerprint"), about.get("base_commit")
+    found: list[Any] = [given]
+    if not given and run is not None:
+        typed, found = base_of_run(run)
+    elif not given and typed:
+        folder = Path(model.source).parent if model.source else Path()
+        found = places(typed, None, folder, folder)
+    if not given and is_hub_name(typed):
+        found.append(typed)
+    if not found:
+        why = f"{name} was tuned from {typed}, which is not there" if typed else "that was tuned"
+        raise WeightsError(f"to=peft needs the base: {why}: {GIVE}")
+
+    def read(place: str | Path) -> Model:
+        return load(place, revision=revision if place == typed and is_hub_name(typed) else None)
+
+    base = first_that_agrees(found, read, lambda each: fingerprint(each) == wanted)
+    if wanted and fingerprint(base) != wanted:
+        line = (
+            f"{base.source} (fingerprint {fingerprint(base)[:12]}) is another model than the one "
+            f"that {name} was tuned from ({wanted[:12]})"
+        )
+        if not given:
+            raise WeightsError(f"{line}: {GIVE}")
+        logging.getLogger("vitlab").warning(line)
+    _check_tuned(model, base, name)
+    return base
+
+
+def _check_tuned(model: Model, base: Model, name: object) -> None:
+    """Refuse a model that has all layers of its base, so that an adapter would have nothing."""
+    mine, theirs, head = whole_state(model), whole_state(base), model.head_names[0]
+    if all(
+        key in theirs and torch.equal(each.cpu(), theirs[key])
+        for key, each in mine.items()
+        if not key.startswith(head)
+    ):
+        kept = "head_start" in model.provenance
+        fitted = ", the one that was fitted to the base's features and kept" if kept else ""
+        other = "; vitlab finetune --head-start zero keeps what LoRA changes" if kept else ""
+        raise WeightsError(
+            f"{name} has no LoRA to export: it has every layer of {base.source}, and a classifier"
+            f"{fitted}; --to vitlab, timm or transformers writes base and classifier as one model"
+            f"{other}"
+        )
+
+
 def _library(base: str | Path) -> str:
     """The format of a base, in whose names its adapters are written."""
-    if not base:
-        raise WeightsError("to=peft needs the base that was tuned: give --base (in Python base=…)")
     _, reading = recognize(place_of(base), Hints())
     kind = reading.format.partition(",")[0].lower()
     return kind if kind in ("vitlab", "transformers") else "timm"
@@ -213,7 +277,7 @@ def save_provenance(model: Model, folder: Path) -> None:
     Raises:
         DiskError: the folder cannot be written to; what was in it is intact.
     """
-    content = beside(folder)["config"] | {"provenance": model.provenance}
+    content = beside(folder)["config"] | {"provenance": handed_out(model.provenance)}
     write_text(folder / CONFIG, _as_text(sealed(content)))
 
 

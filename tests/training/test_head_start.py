@@ -16,20 +16,22 @@ import vitlab
 from conftest import call, fewer_digits, photo_folder
 from steps import each_step
 from training.kept import journal, stopped
+from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch
 from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import validation_of
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
-from vitlab.evaluation.infer import predict
+from vitlab.evaluation.infer import Probabilities, predict
 from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.run_predictions import reopened
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import observer
+from vitlab.training.model_choice import TwoModels
 from vitlab.training.session import Session
-from vitlab.training.state import RunState
+from vitlab.training.state import Best, RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted
 
@@ -289,3 +291,20 @@ def test_a_head_is_fitted_to_a_share_of_very_many_images(
     run = vitlab.finetune("digits", weights, tmp_path / "run", host=HOST, **QUICK)
     assert run.metrics["head_start"]["images"] == 100
     assert run.metrics["head_start"]["accuracy"] > 0.5
+
+
+def test_a_run_resumed_from_an_older_checkpoint_knows_no_scores() -> None:
+    """It says which weights are the best, not what the others had."""
+    chances = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    done = Probabilities(chances, SingleLabels(np.array([0, 1, 1])), np.arange(3), {}, 0.0)
+    best = Best(step=0, score=0.9, weights={"bias": torch.zeros(1)})
+    both = TwoModels(best, 40, Path("head-start.safetensors"), done, done)
+    about = both.figures()
+    assert about["by"] == "validation"
+    assert "validation_accuracy" not in about
+    assert both.lines(about) == [
+        "kept: the classifier fitted before training, the better on the 40 validation images; "
+        "on the 3 test images it has 66.7%"
+    ]
+    unmeasured = TwoModels(Best(), 0, Path("head-start.safetensors"), done, done)
+    assert unmeasured.figures()["by"] == "few steps"

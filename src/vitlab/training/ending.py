@@ -37,10 +37,10 @@ from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.leaks import leak_figures
+from vitlab.training.model_choice import TwoModels
 from vitlab.training.observer import Observer
 from vitlab.training.resolve import Task
 from vitlab.training.stop import Stop
-from vitlab.training.which_model import TwoModels
 from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save

@@ -1,7 +1,8 @@
-"""Which model a run keeps: the classifier that was fitted first, or the fine-tuned one, and why.
+"""The choice between a run's fitted classifier, where it starts, and its fine-tuned model.
 
-From 500 training images on, some are held out, and the better of the two on these is kept. Of fewer
-the fine-tuned one is (docs/training.md says what was measured). The test images decide nothing.
+From 500 training images on, some are held out, and the better of the two on these is kept. With
+fewer it is the fine-tuned one; docs/defaults.md has what other rules gave. The test images decide
+nothing.
 """
 
 import shlex
@@ -51,7 +52,7 @@ class TwoModels:
     @property
     def chosen_by(self) -> str:
         """What decided, as JSON has it: validation images, too few images, or too few steps."""
-        if min(self.best.start, self.best.trained) >= 0:
+        if self.held and self.best.score >= 0:
             return "validation"
         return "few steps" if self.keeps_fitted else "few images"
 
@@ -65,7 +66,7 @@ class TwoModels:
         images = len(self.fitted.labels)
         if (ends := interval_of(ACCURACY, images, found["accuracy"], np.empty(0))) is not None:
             found["accuracy_interval"] = ends
-        if self.chosen_by == "validation":
+        if min(self.best.start, self.best.trained) >= 0:  # checkpoints of older versions lack them
             found |= {
                 "validation_images": self.held,
                 "validation_accuracy": self.best.start,
@@ -120,10 +121,12 @@ class TwoModels:
                 f"{TUNED} (with fewer than {CHOOSABLE} training images always: none are held out "
                 "to choose by)"
             )
-        figures = [f"{name} {shown(score, self.held)}" for name, score in (mine, other)]
-        better = "the better" if mine[1] > other[1] else "equally accurate, but of lower loss,"
         images = counted(self.held, "validation image")
-        return f"{mine[0]}, {better} on the {images} ({', '.join(figures)})"
+        if min(self.best.start, self.best.trained) < 0:
+            return f"{mine[0]}, the better on the {images}"
+        better = "the better" if mine[1] > other[1] else "equally accurate, but of lower loss,"
+        scores = [f"{name} {shown(score, self.held)}" for name, score in (mine, other)]
+        return f"{mine[0]}, {better} on the {images} ({', '.join(scores)})"
 
 
 def accuracy_of(done: Probabilities) -> float:

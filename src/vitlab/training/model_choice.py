@@ -12,13 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.evaluation.answers import answers_of
-from vitlab.evaluation.infer import Probabilities
 from vitlab.evaluation.intervals import interval_of
-from vitlab.evaluation.metrics import METRICS, figures
-from vitlab.evaluation.paired_tests import pairs_of
+from vitlab.evaluation.metrics import METRICS, Interval
 from vitlab.recipes.recipe import CHOOSABLE
-from vitlab.training.state import Best
 from vitlab.units import counted
 
 ACCURACY = METRICS["accuracy"]
@@ -26,80 +22,76 @@ FITTED = "the classifier fitted before training"
 TUNED = "the fine-tuned model"
 
 
-@dataclass(frozen=True)
-class TwoModels:
-    """The two classifiers of a run, and how one of them was chosen.
+@dataclass(frozen=True, kw_only=True)
+class ModelChoice:
+    """Which of a run's two models is kept, and how accurate both are.
 
     Attributes:
-        best: the weights that are kept, as training compared them with those that were fitted
-        held: number of validation images; 0 without
+        keeps_fitted: whether it is the fitted classifier; else it is the fine-tuned model
+        held: number of validation images that decided; 0 where none did
+        held_fitted: accuracy of the fitted classifier on these; -1 where it is not known
+        held_tuned: the same of the fine-tuned model
+        images: number of test images
+        fitted: accuracy of the fitted classifier on these
+        gain: what the fine-tuned model has more; None where the fitted classifier is kept
+        ends: the interval of that difference; None of very few images
         file: of the fitted classifier
-        fitted: what it says of the test images
-        kept: what the run's model says of them: the same value if it is the fitted classifier
     """
 
-    best: Best
+    keeps_fitted: bool
     held: int
+    held_fitted: float
+    held_tuned: float
+    images: int
+    fitted: float
+    gain: float | None
+    ends: Interval | None
     file: Path
-    fitted: Probabilities
-    kept: Probabilities
 
     @property
-    def keeps_fitted(self) -> bool:
-        """Whether the fitted classifier is the run's model."""
-        return self.kept is self.fitted
-
-    @property
-    def chosen_by(self) -> str:
+    def by(self) -> str:
         """What decided, as JSON has it: validation images, too few images, or too few steps."""
-        if self.held and self.best.score >= 0:
+        if self.held:
             return "validation"
         return "few steps" if self.keeps_fitted else "few images"
 
-    def figures(self) -> dict[str, Any]:
-        """Return what JSON says of both, beside what was said of the fit."""
-        found: dict[str, Any] = {
+    @property
+    def has_scores(self) -> bool:
+        """Whether the figures that decided are known; checkpoints of older versions lack them."""
+        return self.held > 0 and min(self.held_fitted, self.held_tuned) >= 0
+
+    def as_table(self) -> dict[str, Any]:
+        """Return what JSON says of both models."""
+        table: dict[str, Any] = {
             "kept": "fitted" if self.keeps_fitted else "fine-tuned",
-            "by": self.chosen_by,
-            "accuracy": accuracy_of(self.fitted),
+            "by": self.by,
+            "accuracy": self.fitted,
+            "accuracy_interval": ends_of(self.fitted, self.images),
         }
-        images = len(self.fitted.labels)
-        if (ends := interval_of(ACCURACY, images, found["accuracy"], np.empty(0))) is not None:
-            found["accuracy_interval"] = ends
-        if min(self.best.start, self.best.trained) >= 0:  # checkpoints of older versions lack them
-            found |= {
+        if self.has_scores:
+            table |= {
                 "validation_images": self.held,
-                "validation_accuracy": self.best.start,
-                "validation_accuracy_trained": self.best.trained,
+                "validation_accuracy": self.held_fitted,
+                "validation_accuracy_tuned": self.held_tuned,
             }
-        if not self.keeps_fitted:
-            both = [
-                answers_of(each.probabilities, each.labels) for each in (self.fitted, self.kept)
-            ]
-            gap = pairs_of(both)[0].differences["accuracy"]
-            found |= {"gain": gap.value, "gain_interval": gap.interval}
-        return found
+        if self.gain is not None:
+            table |= {"gain": self.gain, "gain_interval": self.ends}
+        return table
 
-    def lines(self, about: dict[str, Any]) -> list[str]:
-        """Return the sentence on what is kept, and what to do where the other is better.
-
-        Args:
-            about: `figures`
-        """
-        images = len(self.fitted.labels)
-        line = (
-            f"kept: {self._choice()}; on the {counted(images, 'test image')} it has "
-            f"{shown(accuracy_of(self.kept), images)}"
-        )
-        if self.keeps_fitted:
+    def lines(self) -> list[str]:
+        """Return the sentence on what is kept, and what to do where the other is better."""
+        kept = self.fitted + (self.gain or 0.0)
+        images = counted(self.images, "test image")
+        line = f"kept: {self._reason()}; on the {images} it has {write_accuracy(kept, self.images)}"
+        if self.gain is None:
             return [line]
-        gain = about["gain"]
-        ends = about["gain_interval"]
-        line += f", {FITTED} {shown(about['accuracy'], images)}: {ACCURACY.gap(gain, ends)}"
-        low, high = ends or (-1.0, 1.0)
-        if low <= 0 <= high:
+        line += (
+            f", {FITTED} {write_accuracy(self.fitted, self.images)}: "
+            f"{ACCURACY.gap(self.gain, self.ends)}"
+        )
+        if self.ends is None or self.ends[0] <= 0 <= self.ends[1]:
             line += ", too few images to tell which is better"
-        if gain >= 0:
+        if self.gain >= 0:
             return [line]
         file = shlex.quote(str(self.file))
         return [
@@ -108,33 +100,32 @@ class TwoModels:
             f"{file} IMAGE… uses it, vitlab evaluate {file} DATA tests it on other images",
         ]
 
-    def _choice(self) -> str:
+    def _reason(self) -> str:
         """Return which is kept and by what, with the figures that decided."""
-        mine = (TUNED, self.best.trained)
-        other = (FITTED, self.best.start)
-        if self.keeps_fitted:
-            mine, other = other, mine
-        if self.chosen_by == "few steps":
-            return f"{FITTED}, since hardly any steps were taken"
-        if self.chosen_by == "few images":
+        kept = FITTED if self.keeps_fitted else TUNED
+        if self.by == "few steps":
+            return f"{kept}, since hardly any steps were taken"
+        if self.by == "few images":
             return (
-                f"{TUNED} (with fewer than {CHOOSABLE} training images always: none are held out "
-                "to choose by)"
+                f"{kept} (with fewer than {CHOOSABLE} training images always: none are held out to "
+                "choose by)"
             )
         images = counted(self.held, "validation image")
-        if min(self.best.start, self.best.trained) < 0:
-            return f"{mine[0]}, the better on the {images}"
-        better = "the better" if mine[1] > other[1] else "equally accurate, but of lower loss,"
-        scores = [f"{name} {shown(score, self.held)}" for name, score in (mine, other)]
-        return f"{mine[0]}, {better} on the {images} ({', '.join(scores)})"
+        if not self.has_scores:
+            return f"{kept}, the better on the {images}"
+        equal = self.held_fitted == self.held_tuned
+        better = "equally accurate, but of lower loss," if equal else "the better"
+        scores = {TUNED: self.held_tuned, FITTED: self.held_fitted}
+        texts = [f"{name} {write_accuracy(scores[name], self.held)}" for name in scores]
+        return f"{kept}, {better} on the {images} ({', '.join(texts)})"
 
 
-def accuracy_of(done: Probabilities) -> float:
-    """Return the share of the images that are classified correctly."""
-    return float(figures(done.probabilities, done.labels)["accuracy"])
+def ends_of(accuracy: float, images: int) -> Interval | None:
+    """Return the interval of an accuracy; None of very few images."""
+    return interval_of(ACCURACY, images, accuracy, np.empty(0))
 
 
-def shown(accuracy: float, images: int) -> str:
-    """Return an accuracy and its interval: `80.4% (66.8 to 89.3)`."""
-    ends = ACCURACY.range(interval_of(ACCURACY, images, accuracy, np.empty(0)))
-    return ACCURACY.text(accuracy) + (f" ({ends})" if ends else "")
+def write_accuracy(accuracy: float, images: int) -> str:
+    """Return an accuracy and its interval as text: `80.4% (66.8 to 89.3)`."""
+    ends = ACCURACY.range(ends_of(accuracy, images))
+    return f"{ACCURACY.text(accuracy)} ({ends})" if ends else ACCURACY.text(accuracy)

@@ -28,6 +28,7 @@ from vitlab.evaluation.run_predictions import reopened
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import observer
+from vitlab.training.model_choice import ModelChoice
 from vitlab.training.session import Session
 from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
@@ -122,7 +123,7 @@ def test_a_classifier_that_is_kept_is_tested_once(
     assert about["kept"] == ("fitted" if tests == 1 else "fine-tuned")
     assert about["by"] == "validation"
     assert ("gain" in about) == (tests == 2)
-    scores = [about["validation_accuracy"], about["validation_accuracy_trained"]]
+    scores = [about["validation_accuracy"], about["validation_accuracy_tuned"]]
     first, trained = (f"{100 * each:.1f}% (" for each in scores)
     held = f"on the {about['validation_images']} validation images ("
     low, high = about["accuracy_interval"]
@@ -131,8 +132,8 @@ def test_a_classifier_that_is_kept_is_tested_once(
     start = "the classifier fitted before training"
     if tests == 1:
         assert scores[0] > scores[1]
-        assert line.startswith(f"kept: {start}, the better {held}{start} {first}")
-        assert f", the fine-tuned model {trained}" in line
+        assert line.startswith(f"kept: {start}, the better {held}the fine-tuned model {trained}")
+        assert f", {start} {first}" in line
         assert line.endswith(f"; on the 260 test images it has {mine}")
     else:
         gain = run.metrics["accuracy"] - about["accuracy"]
@@ -289,3 +290,74 @@ def test_a_head_is_fitted_to_a_share_of_very_many_images(
     run = vitlab.finetune("digits", weights, tmp_path / "run", host=HOST, **QUICK)
     assert run.metrics["head_start"]["images"] == 100
     assert run.metrics["head_start"]["accuracy"] > 0.5
+
+
+def choice(**changed: Any) -> ModelChoice:
+    """A choice of a run of few images, whose test images cannot tell the two models apart."""
+    about: dict[str, Any] = {
+        "keeps_fitted": False, "held": 0, "held_fitted": -1.0, "held_tuned": -1.0, "images": 46,
+        "fitted": 37 / 46, "gain": -5 / 46, "ends": (-0.246, 0.038),
+        "file": Path("runs/a run/head-start.safetensors"),
+    }  # fmt: skip
+    return ModelChoice(**about | changed)
+
+
+FILE = "'runs/a run/head-start.safetensors'"
+FITTED = "the classifier fitted before training"
+
+
+@pytest.mark.parametrize(
+    ("changed", "by", "lines"),
+    [
+        (
+            {},
+            "few images",
+            [
+                "kept: the fine-tuned model (with fewer than 500 training images always: none are "
+                "held out to choose by); on the 46 test images it has 69.6% (55.2 to 80.9), "
+                f"{FITTED} 80.4% (66.8 to 89.3): −10.9 (−24.6 to 3.8) points, too few images to "
+                "tell which is better",
+                f"{FITTED}, the better one on these test images, is a model of its own: vitlab "
+                f"predict {FILE} IMAGE… uses it, vitlab evaluate {FILE} DATA tests it on other "
+                "images",
+            ],
+        ),
+        (
+            {"held": 148, "held_fitted": 138 / 148, "held_tuned": 141 / 148, "images": 409,
+             "fitted": 0.8, "gain": 0.1, "ends": (0.05, 0.15)},
+            "validation",
+            [
+                "kept: the fine-tuned model, the better on the 148 validation images (the "
+                f"fine-tuned model 95.3% (90.6 to 97.7), {FITTED} 93.2% (88.0 to 96.3)); on the "
+                f"409 test images it has 90.0% (86.7 to 92.5), {FITTED} 80.0% (75.9 to 83.6): "
+                "+10.0 (5.0 to 15.0) points",
+            ],
+        ),
+        (  # a checkpoint of an older version says which are the best weights alone
+            {"keeps_fitted": True, "held": 40, "gain": None, "images": 3, "fitted": 2 / 3},
+            "validation",
+            [f"kept: {FITTED}, the better on the 40 validation images; on the 3 test images it has "
+             "66.7%"],
+        ),
+        (
+            {"keeps_fitted": True, "held": 9, "held_fitted": 1.0, "held_tuned": 1.0, "gain": None,
+             "images": 4, "fitted": 0.5},
+            "validation",
+            [f"kept: {FITTED}, equally accurate, but of lower loss, on the 9 validation images "
+             f"(the fine-tuned model 100.0% (70.1 to 100.0), {FITTED} 100.0% (70.1 to 100.0)); on "
+             "the 4 test images it has 50.0%"],
+        ),
+        (
+            {"keeps_fitted": True, "gain": None, "images": 4, "fitted": 0.5},
+            "few steps",
+            [f"kept: {FITTED}, since hardly any steps were taken; on the 4 test images it has "
+             "50.0%"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_sentence_says_which_model_is_kept_and_by_what(
+    changed: dict[str, Any], by: str, lines: list[str]
+) -> None:
+    found = choice(**changed)
+    assert found.by == found.as_table()["by"] == by
+    assert found.lines() == lines

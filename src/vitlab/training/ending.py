@@ -21,10 +21,12 @@ from vitlab.data.summary import most_frequent
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
+from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import Calibration, temperature_of
 from vitlab.evaluation.infer import Probabilities
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_tables
 from vitlab.evaluation.records import RunRecord, cost_figures
 from vitlab.evaluation.run_predictions import keep
@@ -37,10 +39,10 @@ from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.leaks import leak_figures
+from vitlab.training.model_choice import ModelChoice
 from vitlab.training.observer import Observer
 from vitlab.training.resolve import Task
 from vitlab.training.stop import Stop
-from vitlab.training.which_model import TwoModels
 from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save
@@ -148,12 +150,30 @@ def _beside_start(observer: Observer, before: Probabilities, done: Probabilities
     if not world.first:
         return {}
     assert task.fitted is not None
-    held = len(task.splits.validation or ())
-    both = TwoModels(observer.state.best, held, task.folder.head_start, before, done)
-    about = both.figures()
-    lines = both.lines(about)
-    world.say(*lines)
-    return {"head_start": task.fitted.provenance["head_start"] | about, "notes": lines}
+    best = observer.state.best
+    gain = None
+    ends = None
+    if before is not done:
+        both = [answers_of(each.probabilities, each.labels) for each in (before, done)]
+        gap = pairs_of(both)[0].differences["accuracy"]
+        gain = gap.value
+        ends = gap.interval
+    choice = ModelChoice(
+        keeps_fitted=before is done,
+        held=len(task.splits.validation or ()) if best.score >= 0 else 0,
+        held_fitted=best.start,
+        held_tuned=best.trained,
+        images=len(before.labels),
+        fitted=figures(before.probabilities, before.labels)["accuracy"],
+        gain=gain,
+        ends=ends,
+        file=task.folder.head_start,
+    )
+    lines = choice.lines()
+    for line in lines:
+        world.say(line)
+    about = task.fitted.provenance["head_start"] | choice.as_table()
+    return {"head_start": about, "notes": lines}
 
 
 def saved_and_tested(

@@ -35,6 +35,7 @@ from vitlab.objectives.regress import Regress
 from vitlab.objectives.segment import Segment
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
+from vitlab.precision import fixed
 from vitlab.recipes.recipe import CHOOSABLE
 from vitlab.runs.kept_arrays import Arrays, read_arrays, write_arrays
 from vitlab.training.from_weights import made_from
@@ -235,7 +236,10 @@ def _features(
     """Return the images that a head is fitted to, their features, and that these are chosen."""
     splits, most = task.splits, max(MOST, task.config.classes)  # each class has an image
     source = splits.train if len(splits.train) <= most else with_train_images(splits, most).train
-    compute = Compute(device, "fp32", "plain", task.host.workers, world.local_size)
+    # as the steps compute them, in the packed form: where it is timed, processes may differ
+    numbers = task.recipe.pretext.task == "regress"
+    precision = "fp32" if numbers else fixed(task.recipe.precision)
+    compute = Compute(device, precision, "auto", task.host.workers, world.local_size, measure=False)
     title = "features that the head is fitted to"
     learn = features_of(model, source, compute, world=world, cache=default_cache(), title=title)
     return source, learn, [FeatureChoice(model.last_layer, "", 0, learn.values.shape[1])]

@@ -47,6 +47,7 @@ OPTION = re.compile(
     r"none|onnx|outer|parquet|regress|segment|sampling|sigmoid|stored|tar|token|tokenizer|torch|"
     r"upright|vitlab|weights|yes)(?![\w-])))?"
 )
+TWICE = re.compile(r"((\w+=)\S*) \(\2[^)]*\)")  # an argument that a message names in both ways
 FLAGS = ("resume", "change", "replace", "allow-outside", "drop-duplicates", "bare", "decoder")
 OF_HOST = ("device", "workers", "max_bad", "compile", "track", "probe", "shard", "timeout",
            "check_duplicates", "checkpoint_activations")  # fmt: skip
@@ -75,7 +76,7 @@ def in_python(text: str, arguments: Collection[str]) -> str:
         within = name in OF_HOST and name not in arguments and "host" in arguments
         return f"host=vitlab.Host({name}={value or '…'})" if within else f"{name}={value}"
 
-    return text if "Python" in text else OPTION.sub(named, text)
+    return text if "Python" in text else TWICE.sub(r"\1", OPTION.sub(named, text))
 
 
 class UserError(ValueError):

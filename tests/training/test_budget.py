@@ -149,7 +149,7 @@ def test_a_resumed_run_keeps_its_plan_and_every_cut_of_it(
 
 
 class SlowClock:
-    """A clock on which each image that is learned from takes a time of its own.
+    """A clock on which time passes only as images are learned from.
 
     Attributes:
         seconds: of an image
@@ -157,9 +157,14 @@ class SlowClock:
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, seconds: float) -> None:
-        self.seconds, self.ahead, self.images, real = seconds, 0.0, 0, time.monotonic
-        patch.setattr(time, "monotonic", lambda: real() + self.ahead)
+        self.seconds, self.ahead, self.images = seconds, 0.0, 0
+        patch.setattr(time, "monotonic", self.now)
         patch.setitem(CLOCKS, "now", self)
+
+    def now(self) -> float:
+        """Return the time, a little later each time."""
+        self.ahead += 1e-6
+        return self.ahead
 
 
 CLOCKS: dict[str, SlowClock] = {}
@@ -186,7 +191,7 @@ def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
 
     with pytest.raises(OptionError, match=r'^budget="60s" has room for [01] steps?, few') as error:
         trained("run")
-    assert clock.images <= 16
+    assert clock.images <= 24  # some of which only try the function
     assert list(tmp_path.iterdir()) == []
     said = re.search(r'try budget="(\d+)m", or a smaller batch=$', str(error.value))
     assert said is not None

@@ -34,6 +34,7 @@ from vitlab.experiments.cells import (
     title_of,
 )
 from vitlab.experiments.sweep import Choices, best_point, choices_of, search_result, searching
+from vitlab.experiments.timing import length_told
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.places import On
@@ -117,7 +118,8 @@ def repeat(
     setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells, on)
     name = run_name(recipe, start, f"{seeds}-seeds")
     experiment = begin("series of seeds", settings, recipe, out, name, setup)
-    rows = list(run_cells([*grid, *runs], experiment).values())
+    with length_told([*grid, *runs], experiment):
+        rows = list(run_cells([*grid, *runs], experiment).values())
     if not experiment.first:
         return {}
     search = None
@@ -239,7 +241,8 @@ def cross_validate(
     setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells, on)
     name = run_name(recipe, start, f"{folds}-folds")
     experiment = begin("cross-validation", {"folds": folds}, recipe, out, name, setup)
-    rows = list(run_cells(runs, experiment).values())
+    with length_told(runs, experiment):
+        rows = list(run_cells(runs, experiment).values())
     if not experiment.first:
         return {}
     return experiment.campaign.record["result"] or _folds_together(experiment, runs, rows)

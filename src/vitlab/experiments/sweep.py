@@ -30,6 +30,7 @@ from vitlab.experiments.cells import (
     tested,
     title_of,
 )
+from vitlab.experiments.timing import length_told
 from vitlab.files import SWEEP_FOLDER
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
@@ -144,7 +145,8 @@ def sweep(
     setup = Setup(host or Host(), command, resume, start, transform, loss, jobs, cells, on)
     name = run_name(recipe, start)
     experiment = begin("sweep", settings, recipe, out, name, setup, of_run=True)
-    rows = list(run_cells(grid_cells, experiment).values())
+    with length_told([*grid_cells, Cell("", recipe, {})], experiment):
+        rows = list(run_cells(grid_cells, experiment).values())
     result, table = search_result(rows, settings["sweep_share"], grid_cells[0].labels)
     point = result["chosen"]
     if experiment.first:

@@ -1,14 +1,18 @@
-"""Time that the runs of an experiment take, found beforehand by timing a few steps of each.
+"""Time that the runs of an experiment take, found beforehand by timing a few steps.
 
 A timed run is one of a few steps in a folder that vanishes. How the cells share the machine is
-simulated, so that a plan says when the last of them ends.
+simulated, so that a plan says when the last of them ends. Where nothing is timed, the first steps
+of the first run say how long all of them take.
 """
 
 import math
 import os
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,11 +33,14 @@ from vitlab.experiments.cells import (
 )
 from vitlab.files import vanishing_folder
 from vitlab.recipes.recipe import Recipe
-from vitlab.units import seconds
+from vitlab.training.budget import SOON
+from vitlab.training.session import SHORT
+from vitlab.units import duration, seconds
 
 STEPS, WARM = 9, 3  # of a timed run, the first two of which do not count; of one that makes ready
 SCRATCH = "vitlab-timing-"  # prefix of the folder of runs that are timed; it vanishes with them
 MOST = 300.0  # epochs per relative one: more is not planned however large the budget
+LOOK = 0.5  # seconds between two looks at the first run
 LEAST = 20  # steps of a run, below which it teaches nothing
 MARGIN = 1.25  # of the budget that a refusal names: the next timing may be slower
 
@@ -70,6 +77,19 @@ class RunCost:
             left = seconds(recipe.budget) - self.fixed
             return max(0.0, left / self.step) if self.step else 0.0
         return recipe.steps or recipe.epochs * epochs * self.steps * learned_share(recipe)
+
+    def of_work(self, macs: float, steps: float, tests: float) -> Self:
+        """Return the cost of other runs on this device, in proportion to their work.
+
+        Args:
+            macs: of their steps
+            steps: of an epoch of all training images
+            tests: work of their tests, that of these being 1
+        """
+        longer = self.test * (tests - 1)
+        fixed, step = max(0.0, self.fixed + longer), self.step * macs / self.macs
+        test = self.test + longer
+        return replace(self, fixed=fixed, step=step, steps=steps, macs=macs, test=test)
 
     def seconds(self, cell: Cell, epochs: float = 1.0) -> float:
         """Return the seconds of a cell."""
@@ -206,7 +226,7 @@ def timed(
 ) -> dict[str, RunCost]:
     """Return the cost of each kind of cells, found by a run of a few steps.
 
-    The first run in a process takes longer, and is repeated.
+    The first run in a process takes longer, and does not count.
 
     Args:
         cells: one of each kind, after those whose models it needs
@@ -225,9 +245,9 @@ def timed(
         return replace(cell, recipe=recipe, settle=None, may_diverge=True, **fields)
 
     first = brief(cells[0], WARM, searches=True)
-    run_cells([replace(first, name=f"warm-{n}") for n in range(trainer.setup.jobs)], scratch)
+    warm = [replace(first, name=f"warm-{n}") for n in range(trainer.setup.jobs)]
     few = [brief(cell, STEPS) for cell in cells]
-    rows = run_cells(few, scratch)
+    rows = run_cells([*warm, *few], scratch)
     return {cell.kind: _cost(cell, rows[cell.name], macs) for cell in few}
 
 
@@ -291,3 +311,64 @@ def length_of(recipe: Recipe, epochs: float = 1.0) -> dict[str, float | str]:
     if recipe.budget:
         return {"budget": recipe.budget}
     return {"steps": recipe.steps} if recipe.steps else {"epochs": recipe.epochs * epochs}
+
+
+# Where nothing is timed before
+
+
+@contextmanager
+def length_told(cells: Sequence[Cell], experiment: Experiment) -> Iterator[None]:
+    """Say how long all runs take: by their budgets, or once the first of them has taken some steps.
+
+    Args:
+        cells: about equally long for an epoch, but for their kinds
+        experiment: its folder, and how the cells are run
+    """
+    jobs, waiting = (
+        experiment.setup.jobs,
+        [each for each in cells if not experiment.run(each).started],
+    )
+    if not experiment.first or experiment.setup.cells or len(waiting) < 2:
+        yield
+        return
+    budgets = [seconds(cell.recipe.budget) for cell in waiting]
+    if all(budgets):
+        experiment.say(f"{len(waiting)} runs: at most about {duration(sum(budgets) / jobs)}")
+        yield
+        return
+    end = threading.Event()
+    say_when_known = partial(copy_context().run, _tell_length, waiting, experiment, end)
+    thread = threading.Thread(target=say_when_known, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def _tell_length(cells: Sequence[Cell], experiment: Experiment, end: threading.Event) -> None:
+    """Wait for some steps of the first run, and say how long all of them take."""
+    while not end.wait(LOOK):
+        begun = next((cell for cell in cells if experiment.run(cell).started), None)
+        if begun is None:
+            continue
+        try:
+            lines = experiment.run(begun).journal.read()
+        except RunError:
+            continue
+        steps = [line for line in lines if line.get("kind") == "train" and line.get("epoch")]
+        if len(steps) < 3 or (since := steps[-1]["seconds"] - steps[0]["seconds"]) < SOON:
+            continue
+        pace = since / (steps[-1]["step"] - steps[0]["step"])
+        whole = steps[-1]["step"] / steps[-1]["epoch"] / learned_share(begun.recipe)
+        costs = dict.fromkeys((each.kind for each in cells), RunCost(0.0, pace, whole, 0.0))
+        left = Plan(1.0, costs).seconds(cells, experiment.setup.jobs, _outside(cells))
+        if left >= SHORT:
+            experiment.say(f"about {duration(left)} for all {len(cells)} runs")
+        return
+
+
+def _outside(cells: Sequence[Cell]) -> set[str]:
+    """Return the names of cells that these follow and that are not among them."""
+    return {name for cell in cells for name in cell.after} - {cell.name for cell in cells}

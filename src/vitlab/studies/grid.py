@@ -44,7 +44,7 @@ def cells_of(
     cells, choices = list[Cell](), dict[str, tuple[str, ...]]()
     guides = {arm.guide for arm in arms}
     for arm in arms:
-        needed = set(_needs(arm))
+        needed = set(needs(arm))
         if arm.name in choices or not needed <= choices.keys():
             raise OptionError(f"the arm {arm.name} is there twice, or comes before {needed}")
         first, *_ = own = [
@@ -164,10 +164,10 @@ def chosen_arms(
     check_known(only, (arm.name for arm in arms if arm.row or steps), "row")
     wanted = set(only)
     for arm in reversed(arms):  # each comes after those that it needs
-        wanted |= set(_needs(arm)) if arm.name in wanted else set()
+        wanted |= set(needs(arm)) if arm.name in wanted else set()
     return tuple(arm for arm in arms if not only or arm.name in wanted)
 
 
-def _needs(arm: Arm) -> list[str]:
+def needs(arm: Arm) -> list[str]:
     """Return the names of the arms that come before."""
     return [name for name in (arm.after, arm.guide, arm.rate_of) if name]

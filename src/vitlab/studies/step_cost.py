@@ -16,20 +16,25 @@ from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE
 from vitlab.experiments.cells import Cell, CellTrainer, Row, kept_row
 from vitlab.files import vanishing_folder
+from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.design import Measure, Trained
+from vitlab.training.budget import Pacer
 from vitlab.training.ending import Run
 from vitlab.training.first_state import first_state
+from vitlab.training.forecast import reckon
 from vitlab.training.plan import batches_of
-from vitlab.training.resolve import prepare
+from vitlab.training.resolve import Task, prepare
 from vitlab.training.step import Trainer
+from vitlab.weights.save import save
 
 KEPT = (
     "accuracy", "top5", "nll", "ece", "loss", "params", "macs", "seconds", "images_per_second",
     "peak_memory", "images",
 )  # fmt: skip
-IMAGES = 8  # of the step that is counted: every product is in proportion
+IMAGES, FEWEST = 8, 2  # of the step that is counted: every product is in proportion; of large ones
+LARGE = 1e9  # multiply-adds of an image's forward pass
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,33 @@ def final_loss(lines: list[dict[str, Any]]) -> float:
     return sum(n * line["loss"] for n, line in zip(spans, lines, strict=True)) / sum(spans)
 
 
+@dataclass(frozen=True)
+class StepWork:
+    """Work of a run by its recipe, which nothing is timed for.
+
+    Attributes:
+        macs: multiply-adds of a training step, forward and backward pass
+        steps: of an epoch
+        tested: multiply-adds of the test
+    """
+
+    macs: float
+    steps: float
+    tested: float
+
+
 def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | None = None) -> float:
-    """Return the multiply-adds of a training step, per image of the batch.
+    """Return the multiply-adds of a training step, per image of the batch, as `step_work` does."""
+    return step_work(recipe, host, opened).macs / recipe.batch
+
+
+def step_work(
+    recipe: Recipe,
+    host: Host | None = None,
+    opened: OpenedData | None = None,
+    keep: Path | None = None,
+) -> StepWork:
+    """Return what a run computes.
 
     Those of matrix products, convolutions and attention, forward and backward, of everything that
     the step computes: decoder, momentum teacher, tokenizer and further crops too, and nothing for
@@ -103,16 +133,17 @@ def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | Non
         recipe: names its data, and the weights that it starts from
         host: where to take the step
         opened: where the data may have been opened before
+        keep: gets the model, untrained, for recipes that start from it
 
     Raises:
         UserError: as `vitlab.train`.
     """
-    host = host or Host()
-    few = min(recipe.batch, IMAGES)
-    recipe = recipe.changed(steps=1, batch=few, micro_batch=0)
-    with vanishing_folder("vitlab-cost-") as place:
-        folder = RunFolder(place / "run", silent=True)  # which is never begun
-        task = prepare(recipe, host, folder, resume=False, world=ALONE, opened=opened)
+    host, whole = host or Host(), recipe.batch
+    recipe = recipe.changed(steps=1, batch=min(whole, IMAGES), micro_batch=0)
+    task = _task_of(recipe, host, opened)
+    price = float(cost(task.config).macs)
+    few = recipe.batch if price < LARGE else min(whole, FEWEST)
+    recipe = replace(recipe, batch=few)
     state = first_state(task, choose(host.device), ALONE)
     trainer = Trainer(state.model, recipe, objective=state.task or task.objective)
     batch = batches_of(recipe, task.splits.train, task.config, ALONE)[0]
@@ -120,4 +151,31 @@ def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | Non
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         trainer.accumulate(counted(batch, ALONE), seed=0)
     gradients = 2 if recipe.optimizer.rho else 1  # SAM computes two
-    return gradients * counter.get_total_flops() / 2 / few
+    if keep is not None:
+        save(state.evaluated, RunFolder(keep).model)
+    macs = gradients * counter.get_total_flops() / 2 / few * whole
+    return StepWork(macs, len(task.splits.train) / whole, price * len(task.splits.test))
+
+
+def _task_of(recipe: Recipe, host: Host, opened: OpenedData | None) -> Task:
+    """Return a run as it is prepared, which is never begun."""
+    with vanishing_folder("vitlab-cost-") as place:
+        folder = RunFolder(place / "run", silent=True)
+        return prepare(recipe, host, folder, resume=False, world=ALONE, opened=opened)
+
+
+def reckoned(recipe: Recipe, host: Host, opened: OpenedData) -> tuple[float, float]:
+    """Return the seconds of a training step and of a test, from a few steps of few images.
+
+    Args:
+        recipe: names its data, and the weights that it starts from
+        host: where to take the steps
+        opened: where the data may have been opened before
+
+    Raises:
+        UserError: as `vitlab.train`.
+    """
+    task = _task_of(recipe, host, opened)
+    pacer = Pacer(0.0, 0.0)
+    reckon(task, pacer, ALONE, choose(host.device))
+    return pacer.step, pacer.evaluation * pacer.tested

@@ -11,16 +11,19 @@ import platform
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
+from vitlab.data.learning import OpenedData
 from vitlab.device import choose
 from vitlab.distributed.launch import read_environment
 from vitlab.errors import RunError, UserError
@@ -37,22 +40,35 @@ from vitlab.experiments.cells import (
     run_cells,
     with_room,
 )
-from vitlab.experiments.timing import SCRATCH, Plan, RunCost, length_of, scratch_folder, timed
+from vitlab.experiments.timing import (
+    SCRATCH,
+    STEPS,
+    WARM,
+    Plan,
+    RunCost,
+    learned_share,
+    length_of,
+    length_told,
+    scratch_folder,
+    timed,
+)
 from vitlab.files import write_text
 from vitlab.machine.cores import cores
 from vitlab.models.cost import cost
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.packages import check_installed
 from vitlab.places import On
-from vitlab.progress import public
+from vitlab.progress import named_if_slow, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import folder_name
 from vitlab.studies.base import Base, small
 from vitlab.studies.design import ACCURACY, Arm, Study
-from vitlab.studies.grid import cells_of, chosen_arms
+from vitlab.studies.grid import cells_of, chosen_arms, needs
 from vitlab.studies.papers import budget_seconds, study_named
 from vitlab.studies.results import rows_of, written
-from vitlab.studies.step_cost import Examination, step_macs
+from vitlab.studies.step_cost import Examination, StepWork, reckoned, step_work
+from vitlab.training.budget import REPORT
+from vitlab.training.forecast import SPAN
 from vitlab.units import counted, duration, si
 from vitlab.units import epochs as in_epochs
 
@@ -194,16 +210,17 @@ class StudyGrid:
         plan = self._kept_or_new(experiment, file)
         relative = self._cells(plan)
         facts = self._facts(plan, relative)
+        takes = facts["seconds"] and f"about {duration(facts['seconds'] - plan.timing)} "
         experiment.say(
             f"planned: {len(relative)} runs of {in_epochs(plan.epochs)}, {self._power}, "
-            f"{si(facts['macs'])} multiply-adds, about {duration(facts['seconds'] - plan.timing)} "
-            f"with {self.setup.jobs} at once"
+            f"{si(facts['macs'])} multiply-adds, {takes or ''}with {self.setup.jobs} at once"
         )
         cells = self._cells(plan, place, plan.epochs)
         experiment = replace(experiment, trainer=self._trainer)
-        left = partial(plan.seconds, relative, self.setup.jobs)
+        left = partial(plan.seconds, relative, self.setup.jobs) if takes else None
         try:
-            done = run_cells(cells, experiment, left)
+            with nullcontext() if takes else length_told(cells, experiment):
+                done = run_cells(cells, experiment, left)
         except UserError:
             if experiment.first and not folder.started:  # since nothing was begun
                 file.unlink()
@@ -229,14 +246,15 @@ class StudyGrid:
         return CellTrainer(self.setup, examine=examine)
 
     def _facts(self, plan: Plan, cells: Sequence[Cell]) -> dict[str, Any]:
-        """Return what a plan says of all runs, whose epochs are relative."""
+        """Return what a plan says of all runs, whose epochs are relative; no time if untimed."""
+        planned = plan.seconds(cells, self.setup.jobs) or None
         return {
             "study": self.settings["study"],
             "seeds": len(self.seeds),
             "sees": self.sees,
             "epochs": plan.epochs,
             "macs": plan.macs(cells),
-            "seconds": plan.timing + plan.seconds(cells, self.setup.jobs),
+            "seconds": planned and plan.timing + planned,
         }
 
     @property
@@ -249,13 +267,15 @@ class StudyGrid:
         """Return how the runs were made, in a sentence or two."""
         recipe = self.base.recipe
         first = recipe.model.model or recipe.start.weights
+        took = f"{duration(facts['seconds'])} taken"
+        if facts["predicted_seconds"]:
+            took = f"{duration(facts['predicted_seconds'])} predicted, {took}"
         how = f"{first}, {in_epochs(plan.epochs)} or a row's multiple"
         return (
             f"{self.study.source}. Data {recipe.data.data}: {how}, {self._power}, "
-            f"{si(facts['macs'])} multiply-adds of training, "
-            f"{duration(facts['predicted_seconds'])} predicted with {self.setup.jobs} at once and "
-            f"{duration(facts['seconds'])} taken. PyTorch "
-            f"{torch.__version__} on {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}."
+            f"{si(facts['macs'])} multiply-adds of training with {self.setup.jobs} at once, "
+            f"{took}. PyTorch {torch.__version__} on {platform.machine()}, "
+            f"{datetime.now(UTC):%Y-%m-%d}."
         )
 
     def _kept_or_new(self, experiment: Experiment, file: Path) -> Plan:
@@ -266,7 +286,7 @@ class StudyGrid:
             return plan
         try:
             with scratch_folder(self.setup, file.parent) as scratch:
-                plan = self._planned(scratch, plan)
+                plan = self._planned(scratch, plan, untimed=bool(self.settings["epochs"]))
             if experiment.first:
                 write_text(file, json.dumps(asdict(plan), indent=1) + "\n")
         except BaseException:
@@ -275,8 +295,15 @@ class StudyGrid:
             raise
         return plan
 
-    def _planned(self, place: Path, old: Plan | None) -> Plan:
+    def _planned(self, place: Path, old: Plan | None, *, untimed: bool = False) -> Plan:
         """Return a plan; an old one keeps its length, and gets the costs that it lacks.
+
+        The steps of a single row are timed; the others are reckoned by their multiply-adds.
+
+        Args:
+            place: an empty folder
+            old: the plan of fewer rows
+            untimed: time nothing, where the length is given
 
         Raises:
             OptionError: the budget is too small.
@@ -284,14 +311,19 @@ class StudyGrid:
         """
         missing = [arm.name for arm in self.arms if old is None or arm.name not in old.costs]
         arms, began = chosen_arms(self.arms, missing, steps=True), time.monotonic()
-        plain = [replace(arm, rates=(), rate_of="") for arm in arms]
-        trainer, host = self._trainer, self.setup.host
-        costs = timed(
-            cells_of(plain, self.seeds[:1], place),
-            trainer,
-            place,
-            lambda cell, _: step_macs(cell.recipe, host, trainer.opened),
-        )
+        plain, trainer = [replace(arm, rates=(), rate_of="") for arm in arms], self._trainer
+        works = self._works(plain, trainer.opened)
+        known = next((cost for cost in old.costs.values() if cost.step), None) if old else None
+        first = next((arm for arm in plain if arm.row and not needs(arm)), plain[0])
+        own = works[first.name]
+        if known is None and untimed:
+            known = RunCost(0.0, 0.0, own.steps, own.macs)
+        elif known is None:
+            known = self._timed(first, own, place, trainer)
+        costs = {
+            name: known.of_work(work.macs, work.steps, work.tested / own.tested)
+            for name, work in works.items()
+        }
 
         def made() -> Plan:
             if old is not None:
@@ -304,6 +336,30 @@ class StudyGrid:
             return plan.within(self.settings["budget"], self._cells(plan, place), self.setup.jobs)
 
         return Plan.of(agreed(self.setup.host, lambda: asdict(made())))
+
+    def _works(self, arms: Sequence[Arm], opened: OpenedData) -> dict[str, StepWork]:
+        """Return the work of each arm, by its name."""
+        host, works = self.setup.host, dict[str, StepWork]()
+        needed = {name for arm in arms for name in needs(arm)}
+        slow = named_if_slow(f"counting the operations of {counted(len(arms), 'row')}")
+        with slow, TemporaryDirectory(prefix="vitlab-cost-") as there:
+            for cell in cells_of(arms, self.seeds[:1], Path(there)):
+                keep = Path(there) / cell.name if cell.kind in needed else None
+                work = step_work(cell.recipe, host, opened, keep)
+                whole = work.steps / learned_share(cell.recipe)
+                works[cell.kind] = replace(work, steps=whole)
+        return works
+
+    def _timed(self, arm: Arm, work: StepWork, place: Path, trainer: CellTrainer) -> RunCost:
+        """Return the cost of a row: of a short run, or of few images where that would be long."""
+        step, test = reckoned(arm.recipe, self.setup.host, trainer.opened)
+        if (STEPS + WARM) * step + test < SPAN:
+            (cell,) = cells_of([arm], self.seeds[:1], place)
+            copies = [replace(cell, name=f"{cell.name}-{n}") for n in range(self.setup.jobs)]
+            found = timed(copies, trainer, place, lambda *_: work.macs / arm.recipe.batch)[arm.name]
+            if found.step:  # else it diverged
+                return found
+        return RunCost(test + REPORT, step, work.steps, work.macs, test, test)
 
 
 def _give_way(folder: CampaignFolder, file: Path) -> None:

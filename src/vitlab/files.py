@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -129,10 +130,20 @@ def vanishing_folder(prefix: str = "vitlab-", within: Path | None = None) -> Ite
 
 
 def remove_unfinished() -> None:
-    """Remove every draft and scratch folder of this process, which is about to end."""
+    """Remove every draft and scratch folder of this process, which is about to end.
+
+    Processes that work for it have nothing to save in a scratch folder: they end with it.
+    """
+    processes = sys.modules.get("multiprocessing.process")
+    if processes and any(own == place for own, place in _UNFINISHED.items()):
+        for each in processes.active_children():
+            each.kill()
     for own, place in [*_UNFINISHED.items()]:
         with suppress(OSError):
-            _discard(own, place) if own != place else _remove(own)
+            if own == place:
+                _remove(own)
+            else:
+                _discard(own, place)
         _UNFINISHED.pop(own, None)
 
 

@@ -19,14 +19,14 @@ from vitlab.console.interrupts import Interrupts
 TINY = ["--model", "ViT(width=16,depth=1,heads=2,mlp=32)/8"]
 
 
-def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
+def start(words: list[str], folder: Path, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "vitlab", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env=environment(OMP_NUM_THREADS="1"),
+        env=environment(OMP_NUM_THREADS="1", **more),
     )
 
 
@@ -80,6 +80,88 @@ with Interrupts() as interrupts:
     done = run(body)
     assert (done.returncode, done.stdout) == (130, "clean True\n")
     assert done.stderr == "vitlab: interrupted\n"
+
+
+SCRATCH = """
+import shutil
+from pathlib import Path
+from vitlab.files import staged_file, staged_folder, vanishing_folder
+remove = shutil.rmtree
+def rmtree(*given, **named):
+    shutil.rmtree = remove
+    KILL  # the work is done: the removal is interrupted
+    remove(*given, **named)
+with Interrupts() as interrupts:
+    interrupts.started()
+    try:
+        with vanishing_folder("vitlab-x-", Path.cwd()) as place, staged_file(Path("a.txt")) as a, \\
+                staged_folder(Path("b")) as b:
+            (place / "deep").mkdir()
+            for each in (place / "deep" / "file", a, b / "file"):
+                each.write_text("x")
+            BODY
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (KILL, set()),
+        ("shutil.rmtree = rmtree", {"b"}),
+        (f"try:\n                {KILL}\n            except KeyboardInterrupt:\n"
+         f"                time.sleep(1.2)\n                {KILL}", set()),
+    ],
+    ids=["in the block", "in the removal", "a second signal"],
+)  # fmt: skip
+def test_nothing_unfinished_is_left_whenever_the_signal_comes(
+    body: str, left: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(SCRATCH.replace("BODY", body).replace("KILL", KILL))
+    assert done.returncode == 130, done.stderr
+    assert {each.name for each in tmp_path.iterdir()} == left
+
+
+@pytest.mark.parametrize("ends", ["sys.exit(130)", f"time.sleep(1.2); {KILL}"])
+def test_no_semaphore_is_left_to_be_warned_of(ends: str) -> None:
+    """Those of processes side by side, which are started anew, have names."""
+    body = f"""
+import multiprocessing
+with Interrupts() as interrupts:
+    interrupts.started()
+    lock = multiprocessing.get_context("spawn").Lock()
+    try:
+        {KILL}
+    except KeyboardInterrupt:
+        {ends}
+"""
+    done = run(body)
+    assert done.returncode == 130
+    assert "leaked" not in done.stderr, done.stderr
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("signals", [1, 2])
+def test_runs_that_are_timed_side_by_side_leave_nothing(tmp_path: Path, signals: int) -> None:
+    """Two processes are in the midst of them; they are not waited for after a second signal."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    words = ["train", "digits", *TINY, "--seeds", "2", "--jobs", "2", "--dry-run"]
+    process = start(words, tmp_path, TMPDIR=str(scratch))
+    while not list(scratch.glob("vitlab-timing-*/*")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    for number in range(signals):
+        time.sleep(1.2 * number)  # at once, it would be ignored
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "leaked" not in err
+    assert "Traceback" not in err
+    assert list(scratch.iterdir()) == []
+    assert {each.name for each in tmp_path.iterdir()} == {"scratch"}
 
 
 def test_where_python_ignores_exceptions_it_is_raised_again() -> None:

@@ -125,9 +125,9 @@ def train(
             found = _leaks(task) if world.first else None
         leaks = world.broadcast(found)
         task = replace(task, splits=applied(task.splits, leaks), leaks=leaks)
-        with stop.at_once():
+        with stop.at_once(), named_if_slow("making the model to start from", world.first):
             task = fitted_start(task, world, device)
-        with world.agreed(), stop.at_once():
+        with world.agreed(), stop.at_once(), named_if_slow("making the model", world.first):
             state = first_state(task, device, world)
         with world.agreed():
             if world.first:

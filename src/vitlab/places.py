@@ -180,6 +180,21 @@ def check_page(file: str | Path, *, replace: bool) -> Path:
     return _checked(path, replace)
 
 
+def check_drawing(file: str | Path, *, replace: bool) -> Path:
+    """Return the path of a drawing that can be written.
+
+    Raises:
+        OptionError: another ending than .svg, .pdf or .png, or it exists and may not be replaced.
+        DiskError: it is a folder.
+    """
+    path = check_name(file)
+    if path.suffix.lower() not in (".svg", ".pdf", ".png"):
+        raise OptionError(
+            f"figure must be a file name that ends in .svg, .pdf or .png, not {str(file)!r}"
+        )
+    return _checked(path, replace, "figure")
+
+
 def _checked(path: Path, replace: bool, name: str = "out") -> Path:
     """Return the path of a file that is no folder, and new unless it may be replaced."""
     if path.is_dir():

@@ -127,6 +127,14 @@ def print_wide(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print(f"too wide for this terminal, and in the report: {', '.join(left)}")
 
 
+def fits_terminal(head: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether a table has room for its cells in whole lines."""
+    from rich.console import Console
+
+    columns = [[title, *cells] for title, *cells in zip(head, *rows, strict=True)]
+    return _room(columns) < Console().width
+
+
 def _width(column: Sequence[str]) -> int:
     """Return the characters of a column, whose title may be broken between words."""
     title, *cells = column

@@ -97,7 +97,7 @@ def test_figures_tests_recipes_and_a_page(
     assert found["report"] == str(out)
     assert page.count('<path d="M1 5h30"') == 3 * 3  # three runs in three places
     assert "../runs/a/report.html" in page
-    assert "2 of 3 pairs" in page or "3 of 3 pairs" in page
+    assert "No two recipes can be tested against each other" in page  # the first is a single run
     assert "<script" not in page
     assert not re.findall(r"(?:src|srcset|action)=\"(?!data:)", page)
     ids = re.findall(r"\bid=\"([^\"]+)\"", page)
@@ -230,18 +230,29 @@ WRONG = [
     (["a", "b", "--out", "page.txt"], "out must be a file name that ends in .html"),
     (["a", "b", "--out", "there.html"], "there.html already exists: pass --replace"),
     (["a", "b", "--out", "folder.html"], "cannot write folder.html: it is a folder"),
-    (["a", "b", "--replace"], "replace=True applies only with out"),
+    (["a", "b", "--replace"], "replace=True applies only with out or figure"),
+    (["a", "b", "--figure", "a.jpg"], "figure must be a file name that ends in .svg, .pdf or .png"),
+    (["a", "b", "--figure", "there.svg"], "there.svg already exists: pass --replace, or choose"),
+    (["a", "b", "--figure", "new.svg"], "no run has a figure to draw: leave figure out"),
     (["a", "broken"], "broken/run.toml is damaged"),
-    (["many"], "these are 21 runs: compare at most 20 at once"),
+    (["many"], "these are 21 recipes: compare at most 20 at once"),
+    (["a", "grid"], "the sweep in grid is not finished: continue it with --resume, or name one"),
+    (["a", "lost"], "lost/campaign.json is damaged: it does not name the best run"),
 ]
 
 
 def test_one_line_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = vitlab.recipe("digits", data="digits")
-    for name in ("a", "b", *(f"many/{number:02d}" for number in range(21))):
-        RunFolder(name).start(recipe, vitlab.Host(), "vitlab train", "")
+    for number, name in enumerate(("a", "b", "grid/x", "lost/x")):
+        RunFolder(name).start(recipe.changed(seed=number), vitlab.Host(), "vitlab train", "")
+    for number in range(21):
+        own = recipe.changed(lr=0.001 * (number + 1))
+        RunFolder(f"many/{number:02d}").start(own, vitlab.Host(), "vitlab train", "")
     Path("many/campaign.json").write_text("{}")
+    for name, result in (("grid", None), ("lost", {"best": 3, "runs": [{}]})):
+        Path(name, "campaign.json").write_text(json.dumps({"campaign": "sweep", "result": result}))
     Path("there.html").touch()
+    Path("there.svg").touch()
     for name in ("empty", "folder.html", "broken"):
         Path(name).mkdir()
     Path("broken/run.toml").write_text("[[[")
@@ -250,6 +261,7 @@ def test_one_line_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None
         assert (code, printed) == (2, "")
         assert message in said
         assert len(said.splitlines()) == 1
+    assert not Path("new.svg").exists()
     assert Path("there.html").read_text() == ""
 
 

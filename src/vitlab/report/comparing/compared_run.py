@@ -1,6 +1,5 @@
 """One run of a comparison or a listing, as its folder tells it, and how several recipes differ."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -111,13 +110,3 @@ def options_in(group: Options) -> dict[str, Any]:
     for each in nested:
         found |= options_in(each)
     return found
-
-
-def seed_groups(entries: Sequence[ComparedRun]) -> list[list[int]]:
-    """Return the numbers of finished runs that differ in their seed alone, each group together."""
-    groups = defaultdict[str, list[int]](list)
-    for number, each in enumerate(entries):
-        if each.recipe is not None and each.facts.figures:
-            rest, folder = options_in(each.recipe) | {"--seed": None}, each.folder
-            groups[repr((rest, folder.fingerprint, folder.code, folder.base))].append(number)
-    return [own for own in groups.values() if len({entries[number].seed for number in own}) > 1]

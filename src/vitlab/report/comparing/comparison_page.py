@@ -25,7 +25,15 @@ from vitlab.report.comparing.compared_run import (
     options_in,
     surroundings,
 )
-from vitlab.report.comparing.run_comparison import Compared, seeds_of
+from vitlab.report.comparing.recipe_groups import NUMBERING
+from vitlab.report.comparing.recipe_sections import (
+    LEVEL,
+    all_figures,
+    lead_of_recipes,
+    p_cell,
+    recipe_blocks,
+)
+from vitlab.report.comparing.run_comparison import Compared
 from vitlab.report.curves import compared_curves
 from vitlab.report.headline import COSTS
 from vitlab.report.page import (
@@ -47,7 +55,7 @@ from vitlab.units import counted, percent
 
 CLASSES = 40  # rows of the table of classes, at most
 NAMED = 4  # runs whose pairs are called by their names; of more, by their numbers
-LEVEL = 0.05  # of a test
+APART = 20  # runs of which each has galleries of what it alone gets right or wrong, at most
 PICTURES = 72  # at most, of all galleries together
 FEWEST, MOST = 3, 16  # of one gallery
 STROKES = ("", "6 2.5", "1.5 1.8", "8 2 1.5 2", "3 2")  # of `DASHES`, as SVG has them
@@ -60,19 +68,25 @@ def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
         DiskError: the file cannot be written.
     """
     entries, two = compared.entries, len(compared.pairs) == 1
+    several = compared.several
+    figures, tests = ("Each run", "Pairs of runs") if several else ("Figures", "Paired tests")
     sections = [
-        Section("figures", "Figures", _figures(compared, file), folded=False),
-        Section("tests", "Paired tests", _tests(compared), folded=False),
+        Section("recipes", "Recipes", recipe_blocks(compared), folded=False),
+        Section("figures", figures, _figures(compared, file), folded=several),
+        Section("tests", tests, _tests(compared), folded=several),
         Section("disagreements", "Where they disagree", disagreements(compared)),
         Section("all-figures", "All figures", [_differences(compared)] if two else []),
-        Section("seeds", "Seeds of one recipe", _seeds(entries)),
+        Section("recipe-figures", "All figures of the recipes", all_figures(compared)),
         Section("curves", "Learning curves", _curves(entries)),
-        Section("recipe", "What differs in the recipes", _recipes(entries)),
+        Section("recipe", "What differs in the recipes", _recipes(compared)),
         Section("cost", "Cost", _cost(entries)),
         Section("classes", "Classes", _classes(entries)),
     ]
     title = f"{len(entries)} runs compared"
-    page = Page(title, lead(compared), sections, compared.notes, command, "comparison")
+    if len(compared.recipes) > 1 and several:
+        title = f"{len(compared.recipes)} recipes compared, {len(entries)} runs"
+    first = lead_of_recipes(compared) if several else lead(compared)
+    page = Page(title, first, sections, compared.notes, command, "comparison")
     return write_page(file, page)
 
 
@@ -201,7 +215,7 @@ def _address(entry: ComparedRun, page: Path) -> str:
 
 def _tests(compared: Compared) -> list[Block]:
     """Return the tests, a row for each two runs."""
-    if compared.same is None:
+    if compared.same is None or not compared.pairs:
         return []
     first, runs, pairs = main_figure(compared.same), compared.same.runs, compared.pairs
     few, many = len(runs) <= NAMED, len(pairs) > 1
@@ -254,29 +268,6 @@ def _differences(compared: Compared) -> ReportTable:
     return ReportTable("All figures", ("Figure", *names, "Difference", "95% interval"), rows)
 
 
-def p_cell(p: float) -> str:
-    """Format a p-value for a table."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _seeds(entries: Sequence[ComparedRun]) -> list[Block]:
-    """Return mean and deviation of runs that differ in their seed alone."""
-    found, names = list[Block](), {str(each.folder.path): each.name for each in entries}
-    for group in seeds_of(entries):
-        rows = [
-            (metric.title, f"{metric.text(mean)} ± {metric.deviation(group['std'][metric.name])}")
-            for metric in METRICS.values()
-            if (mean := group["mean"].get(metric.name)) is not None
-        ]
-        note = (
-            f"{', '.join(names[run] for run in group['runs'])} differ in their seed alone: mean "
-            "and sample standard deviation. This is how far a figure moves by chance of training, "
-            "which no test on one run of each sees."
-        )
-        found.append(ReportTable("Seeds of one recipe", ("Figure", "Mean"), rows, note=note))
-    return found
-
-
 def _curves(entries: Sequence[ComparedRun]) -> list[Block]:
     """Return the curves of all runs against epochs."""
     plots = compared_curves([each.facts for each in entries])
@@ -285,15 +276,24 @@ def _curves(entries: Sequence[ComparedRun]) -> list[Block]:
     return [Prose(names), Plots(plots), words] if plots else []
 
 
-def _recipes(entries: Sequence[ComparedRun]) -> list[Block]:
-    """Return the options that differ, then devices and versions that do."""
+def _recipes(compared: Compared) -> list[Block]:
+    """Return the options that differ, then devices and versions that do.
+
+    Of recipes with several runs these are those of their first runs, without seed and fold.
+    """
+    entries, titles = compared.entries, [each.name for each in compared.entries]
+    if len(compared.recipes) > 1 and compared.several:
+        entries = [each.first for each in compared.recipes]
+        titles = [each.name for each in compared.recipes]
     known = [options_in(each.recipe) for each in entries if each.recipe]
     rows, names = differing(entries), {name for each in known for name in each}
+    if entries is not compared.entries:
+        rows = {name: values for name, values in rows.items() if name not in NUMBERING}
     text = Prose("Nothing: all options are the same.")
     if rows:
         alike = len(names - rows.keys())
         text = Prose(f"{alike} other options are the same in all runs.", note=True)
-    head = ("Option", *(each.name for each in entries))
+    head = ("Option", *titles)
 
     def table(title: str, found: Rows) -> list[Block]:
         cells = [(option, *values) for option, values in found.items()]
@@ -372,7 +372,9 @@ def disagreements(compared: Compared) -> list[Block]:
         (f"Only {name} is right", own & (count == 1))
         for name, own in zip(names, right, strict=True)
     ]
-    if len(names) > 2:
+    if len(names) > APART:
+        kinds = []  # one run in so many says little
+    elif len(names) > 2:
         kinds += [
             (f"Only {name} is wrong", ~own & (count == len(names) - 1))
             for name, own in zip(names, right, strict=True)

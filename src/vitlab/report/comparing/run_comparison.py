@@ -2,24 +2,30 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
 
 from vitlab.errors import UserError
-from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import Pair, SameImages, figures_of, pairs_of, same_images
 from vitlab.evaluation.run_predictions import examine
-from vitlab.report.comparing.compared_run import ComparedRun, differing, entry_of, seed_groups
-from vitlab.runs.several_runs import several_runs, short_names
+from vitlab.report.comparing.compared_run import ComparedRun, differing, entry_of
+from vitlab.report.comparing.recipe_groups import ComparedRecipe, recipes_of, unit_of
+from vitlab.report.comparing.recipe_tests import (
+    NO_FIGURE,
+    OF_LOSS,
+    OTHER_IMAGES,
+    SAME_GAP,
+    RecipePair,
+    recipe_pairs,
+)
+from vitlab.report.comparing.short_names import run_names
+from vitlab.runs.several_runs import several_runs
 
 Progress = Callable[[str, int, int], None]
-OF_LOSS = (
-    "--loss", "--bce-threshold", "--label-smoothing", "--balance", "--weight-beta", "--focal-gamma",
-    "--mixup", "--cutmix", "loss= (Python)", "--mask-ratio", "--target", "--tokenizer",
-    "--normalize-pixels", "--kl-weight", "--prototypes", "--centering",
-    "--student-temperature", "--teacher-temperature",
-)  # fmt: skip
+PAIRED_RUNS = 40  # each two of them, at most: 780 pairs
+REASONS = {  # of `RecipePair.reason`
+    OTHER_IMAGES: "were tested on other images: their figures are of different tests",
+    NO_FIGURE: "have no figure in common that is the same quantity",
+    SAME_GAP: "differ by exactly the same in all runs, which leaves nothing to test by",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +37,8 @@ class Compared:
         same: the answers of those that were tested on the same images; None if no two were
         figures: of each of these, on the images they have in common
         pairs: tests of each two of them; `first` and `second` are places in `same.runs`
+        recipes: the runs by recipe
+        recipe_pairs: tests of each two of these, if one has several runs
         notes: what could not be compared, and why
     """
 
@@ -38,21 +46,30 @@ class Compared:
     same: SameImages | None
     figures: list[dict[str, float]]
     pairs: list[Pair]
+    recipes: list[ComparedRecipe]
+    recipe_pairs: list[RecipePair]
     notes: list[str]
+
+    @property
+    def several(self) -> bool:
+        """Whether a recipe has several runs."""
+        return any(len(each.runs) > 1 for each in self.recipes)
 
 
 def gathered(runs: Sequence[str], device: str, workers: int | None, progress: Progress) -> Compared:
     """Read the runs, let their models answer where it is not known what they do, and test them."""
     folders = several_runs(runs)
-    names = short_names([folder.path for folder in folders])
-    entries = [
-        _examined(entry_of(folder, name), device, workers, progress)
-        for folder, name in zip(folders, names, strict=True)
-    ]
+    names = run_names([folder.path for folder in folders])
+    entries = [entry_of(folder, name) for folder, name in zip(folders, names, strict=True)]
+    recipes_of(entries)  # refuses too many before any model answers
+    entries = [_examined(entry, device, workers, progress) for entry in entries]
+    recipes = recipes_of(entries)
+    tests = recipe_pairs(recipes)
     same = same_images([each.examined for each in entries])
     figures = [figures_of(each) for each in same.answers] if same else []
-    pairs = pairs_of(same.answers) if same else []
-    return Compared(entries, same, figures, pairs, _notes(entries, same))
+    pairs = pairs_of(same.answers) if same and len(same.runs) <= PAIRED_RUNS else []
+    notes = [*_notes(entries, same), *_of_recipes(recipes, tests)]
+    return Compared(entries, same, figures, pairs, recipes, tests, notes)
 
 
 def _examined(
@@ -99,11 +116,12 @@ def _notes(entries: Sequence[ComparedRun], same: SameImages | None) -> list[str]
                 "and neither tests nor images can be compared"
             )
         return notes + _of_curves(entries)
-    notes += [
-        f"{entries[number].name} was tested on other images: its figures are of another test, and "
-        "it is left out of what compares image by image"
-        for number in same.apart
-    ]
+    notes += _apart(entries, same)
+    if len(same.runs) > PAIRED_RUNS:
+        notes.append(
+            f"pairs of runs are left out: there are {len(same.runs)} runs; name at most "
+            f"{PAIRED_RUNS} for them"
+        )
     chosen = [entries[number] for number in same.runs]
     sizes = [len(each.examined.answers) for each in chosen if each.examined]
     if max(sizes) > len(same) + same.relabeled:
@@ -116,6 +134,52 @@ def _notes(entries: Sequence[ComparedRun], same: SameImages | None) -> list[str]
             f"{same.relabeled:,} images that are labeled otherwise in another run are left out"
         )
     return notes + _moved(chosen) + _of_curves(entries)
+
+
+def _apart(entries: Sequence[ComparedRun], same: SameImages) -> list[str]:
+    """Return a line on the runs that were tested on other images than most."""
+    folds = {unit_of(entries[number])[1] for number in same.runs}
+    others = [number for number in same.apart if not unit_of(entries[number])[1]]
+    notes = [
+        f"{entries[number].name} was tested on other images: its figures are of another test, and "
+        "it is left out of what compares image by image"
+        for number in (others if all(folds) else same.apart)
+    ]
+    if all(folds) and len(others) < len(same.apart):
+        notes.append(
+            f"each fold is tested on images of its own: runs are compared image by image on those "
+            f"of {' and '.join(sorted(folds))} alone"
+        )
+    return notes
+
+
+def _of_recipes(recipes: Sequence[ComparedRecipe], pairs: Sequence[RecipePair]) -> list[str]:
+    """Return what to know of means over several runs, and why differences have no test."""
+    if not pairs and not any(len(each.runs) > 1 for each in recipes):
+        return []
+    notes = [
+        f"{run.name} repeats the recipe, the seed and the fold of another run: it is left out of "
+        f"the mean of {each.name}"
+        for each in recipes
+        for run in each.again
+    ]
+    notes += [
+        f"{recipes[each.first].name} and {recipes[each.second].name} {REASONS[each.reason]}"
+        for each in pairs
+        if each.reason in REASONS
+    ]
+    single = [each.name for each in recipes if len(each.runs) == 1]
+    if single and len(recipes) > 1:
+        notes.append(
+            f"a single run of {', '.join(single)}: how far another seed may be from it is not "
+            "known, and so there is no test of what it differs by"
+        )
+    if any(len(each.folds) > 1 for each in recipes):
+        notes.append(
+            "folds share most of their training images, so that their deviation is too small, and "
+            "so is p (Nadeau & Bengio, 2003)"
+        )
+    return notes
 
 
 def _without_labels(entries: Sequence[ComparedRun]) -> list[str]:
@@ -161,26 +225,3 @@ def _of_curves(entries: Sequence[ComparedRun]) -> list[str]:
         own = ", ".join(f"{each.name} on {each.facts.held_out} images" for each in entries)
         notes.append(f"the curves of accuracy were measured on different images: {own}")
     return notes
-
-
-def seeds_of(entries: Sequence[ComparedRun]) -> list[dict[str, Any]]:
-    """Return mean and deviation of each figure that all runs have which differ in their seed alone.
-
-    Returns:
-        Of each group of runs `runs`, their folders, `seeds`, and by figure `mean` and `std`, the
-        sample standard deviation.
-    """
-    found = []
-    for group in seed_groups(entries):
-        runs = [entries[number] for number in group]
-        values = {key: [each.facts.number(key) for each in runs] for key in METRICS}
-        known = {key: np.array(own, np.float64) for key, own in values.items() if None not in own}
-        found.append(
-            {
-                "runs": [str(each.folder.path) for each in runs],
-                "seeds": [each.seed for each in runs],
-                "mean": {key: float(own.mean()) for key, own in known.items()},
-                "std": {key: float(own.std(ddof=1)) for key, own in known.items()},
-            }
-        )
-    return found

@@ -44,7 +44,7 @@ def test_weights_are_those_of_double_precision(spec: ImageSpec) -> None:
             assert difference.max() <= (spec.interpolation == "bilinear")
             units += int((exact != 0).sum())
             others += int((difference != 0).sum())
-    assert others <= 1e-3 * units
+    assert others <= 0.02 * units
 
 
 def whole(parts: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Agreement of an exported file with its model, as users run it: the model's own numbers."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,23 @@ from torch import Tensor
 from vitlab.data.preprocess import preprocess
 from vitlab.errors import WeightsError
 from vitlab.evaluation.infer import probabilities
-from vitlab.graphs.check import EXACT, difference
+from vitlab.graphs.check import EXACT, difference, watching
+from vitlab.graphs.complete import Traceable
+from vitlab.graphs.reference_images import COUNTS, normalized_images, raw_images
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.packages import silent_onnxruntime
 
-COUNTS = (1, 2, 7)  # of images in a batch
-TOLERANCE = 1e-4  # of a file in fp32
-Pixels = NDArray[np.uint8]
-Run = Callable[[NDArray[Any]], Sequence[NDArray[Any]]]  # images to a file's numbers
-Own = Callable[[Tensor], Sequence[NDArray[Any]]]  # normalized images to those of a module
-ONE = np.ones(())
+TOLERANCE = 1e-4  # of a file in fp32, in shares of an image's largest answer
+Answers = dict[str, NDArray[Any]]  # by their names, (B, …) each
+Run = Callable[[NDArray[Any]], Mapping[str, NDArray[Any]]]  # images to a file's numbers
+Own = Callable[[Tensor], Answers]  # normalized images to those of a module
+SMALLEST = np.full((), 1e-30)  # answer that an image's largest is taken to be
+UNITS = {  # least of what the answers of an image are compared in
+    "distance": np.ones(()),  # where images begin to be unlike the training images
+    **dict.fromkeys(("logits", "outputs", "scores"), np.full((), 0.1)),  # sums that may cancel
+}
+Units = Mapping[str, NDArray[Any]]
 
 
 def agree(
@@ -34,9 +41,9 @@ def agree(
     counts: Sequence[int] = COUNTS,
     tolerance: float = TOLERANCE,
     own: Own | None = None,
-    unit: NDArray[Any] = ONE,
+    units: Units = UNITS,
 ) -> dict[str, Any]:
-    """Compare a file with the model it was made from, on images of noise.
+    """Compare a file with the model it was made from, on images like photographs and on noise.
 
     Args:
         run: what runs the file
@@ -44,9 +51,9 @@ def agree(
         bare: whether the file takes normalized images
         where: it runs, for the message
         counts: numbers of images in the batches
-        tolerance: of probabilities; of logits, features and distances, relative to the largest
+        tolerance: of each answer, relative to the image's largest or to its unit, if that is larger
         own: what gives the numbers to compare with, if it is not the model itself
-        unit: of differences, as `check.difference` has it
+        units: of answers that have one of their own, as `check.difference` takes them
 
     Returns:
         `batches`, the numbers of images compared; `difference`, the largest.
@@ -55,61 +62,47 @@ def agree(
         WeightsError: a difference is above the tolerance.
     """
     own = own or (lambda ready: wanted(model, ready, bare))
-    worst = 0.0
-    for number, count in enumerate(counts):
-        images: NDArray[Any]
-        if bare:
-            images = normal_noise(model, count)
-            ready = torch.from_numpy(images)
-        else:
-            images = noise(model, count, number)
-            ready = preprocess(model)([*images])
-        for found, exact in zip(run(images), own(ready), strict=True):
-            worst = float(np.maximum(worst, difference(found, exact, unit)))  # NaN stays
+    images: Iterable[NDArray[Any]] = (normalized_images if bare else raw_images)(model, counts)
+    worst, what = 0.0, ""
+    for batch in images:
+        ready = torch.from_numpy(batch) if bare else preprocess(model)([*batch])
+        exact = own(ready)
+        for name, found in run(batch).items():
+            away = difference(found, exact[name], units.get(name, SMALLEST))
+            if not away <= worst:  # NaN stays
+                worst, what = away if worst == worst else worst, name
     if not worst <= tolerance:
         raise WeightsError(
-            f"the file would differ from {model.config.name} by {worst:.2g} in {where}, more "
-            f"than {tolerance:g}: nothing is written"
+            f"the file would differ from {model.config.name} by {worst:.2g} of an image's largest "
+            f"{what} in {where}, more than {tolerance:g}: nothing is written"
         )
     return {"batches": [*counts], "difference": worst}
 
 
-def noise(model: Model, count: int, number: int) -> Pixels:
-    """Return images that are not those of the trace, of another size each time: uint8 (B, …)."""
-    rows, columns = model.config.size
-    draw = np.random.default_rng(number)
-    high, wide = ((rows, columns), (rows + 5, 2 * columns), (3 * rows, columns))[number]
-    return draw.integers(0, 256, (count, high, wide, model.config.channels), dtype=np.uint8)
-
-
-def normal_noise(model: Model, count: int) -> NDArray[np.float32]:
-    """Return normalized images, (B, channels, H, W)."""
-    shape = (count, model.config.channels, *model.config.size)
-    return np.random.default_rng(count).standard_normal(shape, np.float32)
-
-
-def wanted(model: Model, images: Tensor, logits: bool) -> list[NDArray[np.float64]]:
+def wanted(model: Model, images: Tensor, bare: bool) -> Answers:
     """Return what the model itself gives for normalized images."""
     device, classes = next(model.parameters()).device, model.config.classes
     with evaluating(model), torch.inference_mode():
         seen = model.features(images.to(device))
-        found = [(model.scores(seen) if classes else seen).double()]
-        if classes and not logits:
-            found = [probabilities(found[0], model)]
-            if model.unlike is not None:
-                found.append(model.unlike.distances(seen.double()))
-        return [each.cpu().numpy() for each in found]
+        found = {"features": seen.double()}
+        if classes:
+            found["logits"] = model.scores(seen).double()
+            if not bare:
+                found["probabilities"] = probabilities(found["logits"], model)
+                if model.unlike is not None:
+                    found["distance"] = model.unlike.distances(seen.double())
+        return {name: each.cpu().numpy() for name, each in found.items()}
 
 
 def check(
-    file: Path, model: Model, bare: bool, tolerance: float = TOLERANCE, **how: Any
+    file: Path, model: Model, form: Traceable, tolerance: float = TOLERANCE, **how: Any
 ) -> dict[str, Any]:
     """Compare a file, at onnxruntime's default settings, with the model it was made from.
 
     Args:
         file: to run
         model: on any device
-        bare: whether the file takes normalized images
+        form: that the file was traced from
         tolerance: of the comparison
         how: more arguments of `agree`
 
@@ -117,21 +110,51 @@ def check(
         `inputs` and `outputs`, the shape of each by its name, and what `agree` returns.
 
     Raises:
-        WeightsError: onnxruntime refuses the file, or its numbers differ.
+        WeightsError: onnxruntime refuses the file, its numbers differ, or its class names do.
     """
-    session = opened(file)
+    content = file.read_bytes()
+    session = opened(content)
     sides = {"inputs": session.get_inputs(), "outputs": session.get_outputs()}
     shapes = {side: {each.name: list(each.shape) for each in own} for side, own in sides.items()}
     batch = sides["inputs"][0].shape[0]
     how |= {"counts": COUNTS if isinstance(batch, str) else (batch,), "tolerance": tolerance}
-    return shapes | agree(runs(session), model, bare=bare, where="onnxruntime", **how)
+    how |= {"bare": form.input == "images", "where": "onnxruntime"}
+    _check_names(session, model, form)
+    found = agree(runs(session, form.outputs), model, **how)
+    if form.inner:
+        within = opened(watching(content, form.inner))
+        inner = agree(runs(within, form.inner), model, **how)
+        found["difference"] = max(found["difference"], inner["difference"])
+    return shapes | found
 
 
-def runs(session: Any) -> Run:
-    """Return what computes, of a batch of images, the outputs of a session that are numbers."""
+def _check_names(session: Any, model: Model, form: Traceable) -> None:
+    """Compare the class names of a file with the model's, and each answer's name with its class."""
+    facts = json.loads(session.get_modelmeta().custom_metadata_map.get("vitlab", "{}"))
+    classes = [*model.config.class_names]
+    if "label" not in [each.name for each in session.get_outputs()]:
+        return
+    batch = session.get_inputs()[0].shape[0]
+    images = next(raw_images(model, COUNTS if isinstance(batch, str) else (batch,)))
+    found = session.run(["labels", "label", "probabilities"], {form.input: images})
+    named = [classes[number] for number in found[2].argmax(1)]
+    if [*found[0]] != classes or [*found[1]] != named or facts.get("classes", classes) != classes:
+        raise WeightsError(
+            f"the file would name other classes than {model.config.name}: nothing is written"
+        )
+
+
+def runs(session: Any, names: Sequence[str] = ()) -> Run:
+    """Return what computes, of a batch of images, outputs of a session by their names.
+
+    Args:
+        session: of onnxruntime
+        names: of the outputs; none for all that are numbers
+    """
     entry = session.get_inputs()[0].name
-    names = [each.name for each in session.get_outputs() if each.type != "tensor(string)"]
-    return lambda images: session.run(names, {entry: images})
+    numbers = [each.name for each in session.get_outputs() if each.type != "tensor(string)"]
+    chosen = [*(names or numbers)]
+    return lambda images: dict(zip(chosen, session.run(chosen, {entry: images}), strict=True))
 
 
 def opened(file: Path | bytes) -> Any:

@@ -2,6 +2,8 @@
 
 import re
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.graphs import check
+from vitlab.graphs.agreement import SMALLEST
 from vitlab.graphs.complete import Traceable
 
 REFERENCE = "reference.npz"
-LIMITS = {"fp32": 1e-4, "fp16": 1e-3, "int8": 0.1}  # of a difference on the target
-BLOCK = re.compile(r"'model\.blocks\.(\d+)'")
+LIMITS = {"fp32": 1e-4, "fp16": 1e-3, "int8": 0.1}  # of an image's largest answer, on the target
+BLOCK = re.compile(r"'(?:module\.)*model\.blocks\.(\d+)'")
 SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -27,30 +30,48 @@ def blocks_of(proto: Any) -> list[str]:
     return [last[number] for number in sorted(last)]
 
 
-def certify(
-    file: Path,
-    form: Traceable,
-    images: NDArray[Any],
-    blocks: list[str],
-    limit: float,
-    unit: Any = 1.0,
-) -> None:
+@dataclass(frozen=True)
+class Watched:
+    """What is compared of a file beside its outputs, and how.
+
+    Attributes:
+        blocks: names of what leaves each block
+        limit: of the difference on a target
+        units: of answers that have one of their own
+    """
+
+    blocks: list[str]
+    limit: float
+    units: Mapping[str, NDArray[Any]]
+
+
+def certify(file: Path, form: Traceable, images: Sequence[NDArray[Any]], how: Watched) -> None:
     """Write reference numbers and `check.py` beside a file that agrees with its model.
 
     Args:
         file: the ONNX file
         form: that it was traced from
-        images: for its input
-        blocks: names of what leaves each block
-        limit: of the difference on a target
-        unit: that differences count in, or larger numbers; of each column, (columns,)
+        images: batches for its input
+        how: what else is compared
     """
-    graph, given, exact = file.read_bytes(), {form.input: images}, {check.EXACT: "1"}
-    found = check.onnxruntime(graph, given, [*form.outputs], exact)
-    watched = check.watching(graph, blocks)
-    inner = check.onnxruntime(watched, given, blocks, exact) if blocks else {}
-    stored: dict[str, Any] = {f"input:{form.input}": images, "limit": limit, "unit": unit}
-    stored |= {f"output:{name}": each for name, each in found.items()}
-    stored |= {f"block:{name}": each for name, each in inner.items()}
-    np.savez(file.with_name(REFERENCE), allow_pickle=False, **stored)
+    graph, setting = file.read_bytes(), check.Setting("CPU", {check.EXACT: "1"})
+    inner = [*form.inner, *how.blocks]
+    texts = [name for name in ("labels", "label") if name in check.texts_of(graph)["outputs"]]
+    stored: dict[str, Any] = {"limit": how.limit}
+    for name in (*form.outputs, *form.inner):
+        stored[f"unit:{name}"] = how.units.get(name, SMALLEST)
+    for number, batch in enumerate(images):
+        given = {form.input: batch}
+        stored[f"{number}:input:{form.input}"] = batch
+        found = check.onnxruntime(graph, given, [*form.outputs, *texts], setting)
+        for name, each in found.items():
+            kind = "text" if name in texts else "output"
+            stored[f"{number}:{kind}:{name}"] = check.packed([*each]) if kind == "text" else each
+        if inner:
+            watched = check.onnxruntime(check.watching(graph, inner), given, inner, setting)
+            for name, each in watched.items():
+                kind = "inner" if name in form.inner else "block"
+                stored[f"{number}:{kind}:{name}"] = each
+    stored["texts"] = check.packed(check.texts_of(graph))
+    np.savez_compressed(file.with_name(REFERENCE), allow_pickle=False, **stored)
     shutil.copyfile(check.__file__, file.with_name("check.py"))

@@ -25,6 +25,7 @@ class Traceable:
         free: names of the axes of the input that may have any size, by their numbers
         input: name of the input
         outputs: names of the outputs
+        inner: names of what the module has besides in its `answers`, which is compared too
     """
 
     module: nn.Module
@@ -32,6 +33,21 @@ class Traceable:
     free: dict[int, str]
     input: str
     outputs: tuple[str, ...]
+    inner: tuple[str, ...] = ()
+
+
+class Named(nn.Module):
+    """Some of the answers of a module, by their names, in one pass."""
+
+    def __init__(self, module: nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.module, self.names = module, names
+        self.eval()
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Compute them."""
+        found = self.module.answers(images)  # type: ignore[operator]
+        return tuple(found[name] for name in self.names)
 
 
 class Complete(nn.Module):
@@ -49,11 +65,24 @@ class Complete(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Classify images of one size, or compute their features."""
+        found = self.answers(image)
+        if "probabilities" not in found:
+            return found["features"]
+        if "distance" not in found:
+            return found["probabilities"]
+        return found["probabilities"], found["distance"]
+
+    def answers(self, image: Tensor) -> dict[str, Tensor]:
+        """Compute features, and of a classifier logits, probabilities and perhaps distances."""
         features = self.model.features(self.pixels(image))
+        found = {"features": features}
         if not self.model.config.classes:
-            return features
-        found, unlike = probabilities(self.model.scores(features), self.model), self.model.unlike
-        return found if unlike is None else (found, unlike.distances(features))
+            return found
+        found["logits"] = self.model.scores(features)
+        found["probabilities"] = probabilities(found["logits"], self.model)
+        if self.model.unlike is not None:
+            found["distance"] = self.model.unlike.distances(features)
+        return found
 
 
 class Bare(nn.Module):
@@ -66,6 +95,13 @@ class Bare(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Compute class scores, or features."""
         return self.model(images) if self.scored else self.model.features(images)
+
+    def answers(self, images: Tensor) -> dict[str, Tensor]:
+        """Compute features, and of a classifier class scores."""
+        features = self.model.features(images)
+        return {"features": features} | (
+            {"logits": self.model.scores(features)} if self.scored else {}
+        )
 
 
 def traceable(model: Model, bare: bool = False, *, batch: int = 0) -> Traceable:
@@ -86,7 +122,8 @@ def traceable(model: Model, bare: bool = False, *, batch: int = 0) -> Traceable:
     outputs: tuple[str, ...] = (scores if config.classes else "features",)
     if bare:
         example = torch.zeros(count, config.channels, rows, columns)
-        return Traceable(Bare(model).eval(), example, free, "images", outputs)
+        inner = ("features",) if config.classes else ()
+        return Traceable(Bare(model).eval(), example, free, "images", outputs, inner)
     if config.classes and config.answers > 1:
         raise OptionError(
             f"{config.name} has {config.answers} answers for each image (queries), and "
@@ -96,7 +133,8 @@ def traceable(model: Model, bare: bool = False, *, batch: int = 0) -> Traceable:
     if model.unlike is not None and config.classes:
         outputs = *outputs, "distance"
     free |= {1: "rows", 2: "columns"}
-    return Traceable(Complete(model).eval(), example, free, "image", outputs)
+    inner = ("features", "logits") if config.classes else ()
+    return Traceable(Complete(model).eval(), example, free, "image", outputs, inner)
 
 
 def dynamic_shapes(free: dict[int, str]) -> tuple[dict[int, Any]]:

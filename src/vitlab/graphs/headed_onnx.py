@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitlab.graphs.about import about
-from vitlab.graphs.agreement import ONE, check, normal_noise
-from vitlab.graphs.certificate import LIMITS, certify
+from vitlab.graphs.agreement import UNITS, Units, check
+from vitlab.graphs.certificate import LIMITS, Watched, certify
 from vitlab.graphs.complete import BATCH, Traceable
 from vitlab.graphs.onnx_file import OPSET, staged, traced
+from vitlab.graphs.reference_images import normal_noise, normalized_images
 from vitlab.graphs.targets import MODEL, check_target
 from vitlab.weights.detector import Detector, load_detector
 from vitlab.weights.regressor import Estimating, load_regressor
@@ -41,36 +42,75 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
         PackageError: a package is missing.
         DiskError: the file cannot be written.
     """
-    path, unit = check_target("onnx", file), ONE
-    names: tuple[str, ...] = ("mask",)
-    module: Segmenter | Detector | Estimating
-    if kind == "masks":
-        module = load_segmenter(run)
-    elif kind == "numbers":
-        module = Estimating(load_regressor(run))
-        names = ("values", "deviations")[: 1 + module.about.spread]
-        unit = module.scale[1].numpy()  # columns have units of their own
-    else:
-        module, names = load_detector(run), ("probabilities", "boxes")
-    model = module.model
+    path, answering = check_target("onnx", file), answering_with(kind, run)
+    model, units = answering.module.model, UNITS | answering.units
     example = normal_noise(model, BATCH)
-    form = Traceable(module, torch.from_numpy(example), {0: "batch"}, "images", names)
+    form = Traceable(
+        answering, torch.from_numpy(example), {0: "batch"}, "images", answering.outputs,
+        answering.inner,
+    )  # fmt: skip
     proto, blocks = traced(model, form)
-    facts = about(model) | asdict(module.about)
+    facts = about(model) | asdict(answering.module.about)
     proto.metadata_props.add(key="vitlab", value=json.dumps(facts))
 
-    def own(images: Tensor) -> list[NDArray[Any]]:
+    def own(images: Tensor) -> dict[str, NDArray[Any]]:
         with torch.inference_mode():
-            found = module(images)
-        return [each.numpy() for each in (found if isinstance(found, tuple) else (found,))]
+            return {name: each.numpy() for name, each in answering.answers(images).items()}
 
     with staged(path) as draft:
         draft.write_bytes(proto.SerializeToString())
-        found = check(draft, model, bare=True, own=own, unit=unit)
+        found = check(draft, model, form, own=own, units=units)
         if not path.suffix:
-            certify(draft, form, example, blocks, LIMITS["fp32"], unit)
+            images = [*normalized_images(model, (BATCH,))]
+            certify(draft, form, images, Watched(blocks, LIMITS["fp32"], units))
     made, folder = (path, {}) if path.suffix else (path / MODEL, {"folder": str(path)})
     return {
         "model": model.config.name, "format": "onnx", "file": str(made), "opset": OPSET,
         "bytes": made.stat().st_size, **folder, **found,
     }  # fmt: skip
+
+
+class Answering(nn.Module):
+    """A run's module with the names of its answers, and of what they are made of.
+
+    Args:
+        module: from normalized images
+        outputs: names of the answers
+        inner: names of what they are made of, which is compared beside them
+        units: of answers that have one of their own
+    """
+
+    def __init__(
+        self,
+        module: Segmenter | Detector | Estimating,
+        outputs: tuple[str, ...],
+        inner: tuple[str, ...],
+        units: Units | None = None,
+    ) -> None:
+        super().__init__()
+        self.module, self.outputs, self.inner, self.units = module, outputs, inner, units or {}
+
+    def answers(self, images: Tensor) -> dict[str, Tensor]:
+        """Compute all of them in one pass."""
+        inner = self.module.evidence(images)
+        found = self.module.concluded(images, *inner)
+        answers = found if isinstance(found, tuple) else (found,)
+        return dict(zip(self.outputs + self.inner, (*answers, *inner), strict=True))
+
+
+def answering_with(kind: str, run: str | Path) -> Answering:
+    """Load what a run answers with.
+
+    Raises:
+        WeightsError: no such head is there.
+    """
+    if kind == "masks":
+        segmenter = load_segmenter(run)
+        linear = not segmenter.about.queries
+        return Answering(segmenter, ("mask",), ("patches",) if linear else ("scores", "shapes"))
+    if kind == "numbers":
+        estimating = Estimating(load_regressor(run))
+        names = ("values", "deviations")[: 1 + estimating.about.spread]
+        unit = estimating.scale[1].numpy()  # columns have units of their own
+        return Answering(estimating, names, ("features", "outputs"), dict.fromkeys(names, unit))
+    return Answering(load_detector(run), ("probabilities", "boxes"), ("scores", "places"))

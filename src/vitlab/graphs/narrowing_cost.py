@@ -64,8 +64,9 @@ class TimedFile:
         if not self.rows:
             self.run(images)
         start = time.perf_counter()
-        self.rows.append(self.run(images)[0][:1])
+        found = self.run(images)
         self.seconds += time.perf_counter() - start
+        self.rows.append(next(iter(found.values()))[:1])
 
 
 def draw(

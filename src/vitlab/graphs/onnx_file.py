@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from vitlab.errors import WeightsError
 from vitlab.files import staged_file, staged_folder
 from vitlab.graphs.about import about
-from vitlab.graphs.agreement import TOLERANCE, check, noise, normal_noise
-from vitlab.graphs.certificate import LIMITS, blocks_of, certify
-from vitlab.graphs.complete import BATCH, Traceable, dynamic_shapes, traceable
+from vitlab.graphs.agreement import TOLERANCE, UNITS, check
+from vitlab.graphs.certificate import LIMITS, Watched, blocks_of, certify
+from vitlab.graphs.complete import Named, Traceable, dynamic_shapes, traceable
 from vitlab.graphs.narrowing import calibrated, halve, quantize
 from vitlab.graphs.narrowing_cost import DrawnSample, batches, calibrating, narrowing_cost
+from vitlab.graphs.reference_images import REFERENCE, normalized_images, raw_images
 from vitlab.graphs.targets import MODEL, Precision
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow
@@ -70,12 +71,12 @@ def write(
     with staged(file) as draft:
         draft.write_bytes(proto.SerializeToString())
         with named_if_slow("checking"):  # images that tell are better judges than noise
-            found |= check(draft, model, bare, math.inf if drawn else TOLERANCES[precision])
+            found |= check(draft, model, form, math.inf if drawn else TOLERANCES[precision])
             if drawn:
                 found |= narrowing_cost(before, draft, model, drawn)
         if not file.suffix:
             images = _reference(model, drawn, bare=bare, batch=batch)
-            certify(draft, form, images, blocks, LIMITS[precision])
+            certify(draft, form, images, Watched(blocks, LIMITS[precision], UNITS))
     return {"opset": OPSET, "precision": precision} | found
 
 
@@ -107,30 +108,33 @@ def _graph(model: Model, form: Traceable, precision: Precision) -> tuple[Any, li
     return proto, blocks
 
 
-def _reference(model: Model, drawn: DrawnSample | None, *, bare: bool, batch: int) -> NDArray[Any]:
-    """Return images to compare runtimes on: those that were drawn first, or noise."""
-    count = batch or BATCH
+def _reference(
+    model: Model, drawn: DrawnSample | None, *, bare: bool, batch: int
+) -> list[NDArray[Any]]:
+    """Return batches to compare runtimes on: like photographs and noise, or one that was drawn."""
+    count = batch or REFERENCE
     if drawn:
         _, images = next(batches(drawn.asked.source, drawn.numbers, model, drawn))
-        return np.resize(images, (count, *images.shape[1:]))
-    return normal_noise(model, count) if bare else noise(model, count, 1)
+        return [np.resize(images, (count, *images.shape[1:]))]
+    return [*(normalized_images if bare else raw_images)(model, (count,))]
 
 
 def traced(model: Model, form: Traceable) -> tuple[Any, list[str]]:
     """Return the graph as the `onnx` package has it, and what leaves its blocks."""
     import torch
 
+    names = form.outputs + form.inner
     with quiet(), torch.no_grad():
         try:
             program = torch.onnx.export(
-                form.module,
+                Named(form.module, names) if form.inner else form.module,
                 (form.example,),
                 dynamo=True,
                 verbose=False,
                 opset_version=OPSET,
                 dynamic_shapes=dynamic_shapes(form.free),
                 input_names=[form.input],
-                output_names=list(form.outputs),
+                output_names=[*names],
             )
         except Exception as error:  # of many kinds
             raise unexported(model, error) from error
@@ -139,6 +143,7 @@ def traced(model: Model, form: Traceable) -> tuple[Any, list[str]]:
     blocks = blocks_of(proto)
     strip(proto)
     keep_padding(proto)
+    del proto.graph.output[len(form.outputs) :]  # the others stay inside, by their names
     return proto, blocks
 
 

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from vitlab.errors import PackageError, WeightsError
 from vitlab.files import staged_file, vanishing_folder
 from vitlab.graphs.about import about
-from vitlab.graphs.agreement import agree
+from vitlab.graphs.agreement import UNITS, agree, wanted
 from vitlab.graphs.complete import Traceable, dynamic_shapes, traceable
 from vitlab.graphs.onnx_file import quiet, unexported
 from vitlab.graphs.targets import COMPILER
@@ -23,6 +24,7 @@ from vitlab.progress import named_if_slow
 X86 = ("x86_64", "AMD64")
 PORTABLE = "x86-64-v3"  # every x86 processor with AVX2: Intel's since 2013, AMD's since 2015
 BITS = 256  # of its vectors
+DOUBT = 2e-3  # that probabilities near 1 are compared in: float32 has them to 6e-8
 SOURCES = (".cpp", ".h")  # their comments hold paths of the machine that compiled them
 
 
@@ -59,7 +61,7 @@ def write(model: Model, file: Path, bare: bool = False) -> dict[str, Any]:
         with named_if_slow("compiling"):
             _compile(model, form, json.dumps(facts), draft)
         with named_if_slow("checking"):
-            found = _check(draft, model, bare)
+            found = _check(draft, model, bare, form.outputs)
         with staged_file(file) as place:
             shutil.copyfile(draft, place)
     outputs: dict[str, list[Any]] = {key: ["batch"] for key in form.outputs}
@@ -67,16 +69,29 @@ def write(model: Model, file: Path, bare: bool = False) -> dict[str, Any]:
     return made_for | {"inputs": {form.input: shape}, "outputs": outputs} | found
 
 
-def _check(file: Path, model: Model, bare: bool) -> dict[str, Any]:
+def _check(file: Path, model: Model, bare: bool, names: tuple[str, ...]) -> dict[str, Any]:
     """Compare a package that was just written with its model; it runs, as a program would do it."""
     with quiet():
         package = torch._inductor.aoti_load_package(str(file))
 
-    def run(images: NDArray[Any]) -> list[NDArray[Any]]:
+    def run(images: NDArray[Any]) -> dict[str, NDArray[Any]]:
         found = package(torch.from_numpy(images))
-        return [each.numpy() for each in ([found] if isinstance(found, Tensor) else found)]
+        answers = [each.numpy() for each in ([found] if isinstance(found, Tensor) else found)]
+        return _with_doubt(dict(zip(names, answers, strict=True)))
 
-    return agree(run, model, bare=bare, where="PyTorch's package")
+    def own(ready: Tensor) -> dict[str, NDArray[Any]]:
+        return _with_doubt(wanted(model, ready, bare))
+
+    units = UNITS | {"doubt": np.full((), DOUBT)}
+    return agree(run, model, bare=bare, where="PyTorch's package", own=own, units=units)
+
+
+def _with_doubt(found: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Add how far probabilities are from 0 or 1: near 1 they hardly differ among themselves."""
+    if "probabilities" not in found:
+        return found
+    chances = found["probabilities"]
+    return found | {"doubt": np.minimum(chances, 1 - chances)}
 
 
 def _compile(model: Model, form: Traceable, facts: str, file: Path) -> None:

@@ -102,7 +102,15 @@ class Estimating(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Estimate the numbers of images."""
-        outputs = self.model.features(images).flatten(1) @ self.weight.T + self.bias
+        return self.concluded(images, *self.evidence(images))
+
+    def evidence(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features, and the outputs of the linear layer: (B, features), (B, outputs)."""
+        features = self.model.features(images).flatten(1)
+        return features, features @ self.weight.T + self.bias
+
+    def concluded(self, images: Tensor, features: Tensor, outputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the numbers that `evidence` stands for."""
         return _in_units(outputs, self.about, self.scale)
 
 

@@ -91,7 +91,14 @@ class PatchLayer(nn.Module):
 
     def scores(self, model: Model, images: Tensor) -> Tensor:
         """Compute class scores of every patch: (B, classes, rows, columns)."""
-        features = patch_features(model, images, self.about.layers)
+        return self.conclude(*self.evidence(model, images))
+
+    def evidence(self, model: Model, images: Tensor) -> tuple[Tensor]:
+        """Compute the features of every patch, (B, features, rows, columns)."""
+        return (patch_features(model, images, self.about.layers),)
+
+    def conclude(self, features: Tensor) -> Tensor:
+        """Return class scores of features."""
         return F.conv2d(features, self.weight[:, :, None, None], self.bias)
 
 
@@ -155,8 +162,16 @@ class MaskHead(nn.Module):
 
     def scores(self, model: Model, images: Tensor) -> Tensor:
         """Compute the share of each class, (B, classes, rows, columns), after the last block."""
+        return self.conclude(*self.evidence(model, images))
+
+    def evidence(self, model: Model, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute scores and masks after the last block, as `forward` has them."""
         *_, last = leaving(model, images, self.queries, self.about.blocks)
-        return semantic(*self.answer(model, images, last))
+        return self.answer(model, images, last)
+
+    def conclude(self, scores: Tensor, masks: Tensor) -> Tensor:
+        """Return the share of each class in each place."""
+        return semantic(scores, masks)
 
 
 def semantic(scores: Tensor, masks: Tensor) -> Tensor:
@@ -185,7 +200,15 @@ class Segmenter(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute class scores of every pixel."""
-        scores = self.coarse(images)
+        return self.concluded(images, *self.evidence(images))
+
+    def evidence(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return the features of patches; or the queries' scores and masks in logits."""
+        return self.head.evidence(self.model, images)
+
+    def concluded(self, images: Tensor, *evidence: Tensor) -> Tensor:
+        """Return the class scores of every pixel that `evidence` stands for."""
+        scores = self.head.conclude(*evidence)
         return F.interpolate(scores, images.shape[2:], mode="bilinear", align_corners=False)
 
     def coarse(self, images: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -242,3 +243,51 @@ def test_several_processes_write_the_same_file(
         ("DiskError", False),
         ("DiskError", True),
     ]
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"what": "tokens", "layer": 1}, {"what": "both", "layer": [1, 2], "dtype": "fp16"}]
+)
+def test_columns_in_memory_are_those_of_the_file(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path, how: dict
+) -> None:
+    (photos / "blue" / "damaged.png").write_bytes(b"no image")
+    how = how | {"engine": "plain", "workers": 0}
+    vitlab.embed(model, str(photos), tmp_path / "x.parquet", **how)
+    found = vitlab.embed(model, str(photos), **how)
+    table = rows(tmp_path / "x.parquet")
+    assert [*found] == [*table]
+    assert {key: found[key] for key in ("path", "label", "split")} == {
+        key: table[key] for key in ("path", "label", "split")
+    }
+    stored = np.array(table["features"], found.features.dtype)
+    assert found.features.dtype == (np.float16 if "dtype" in how else np.float32)
+    assert np.array_equal(found.features, stored)
+
+
+def test_columns_in_memory_need_no_pyarrow_and_have_a_limit(
+    model: vitlab.VisionTransformer,
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (photos / "blue" / "damaged.png").write_bytes(b"no image")
+    found = vitlab.embed(model, str(photos), None, workers=0)
+    assert found.features.shape == (60, 16)
+    assert "skipped: " in capsys.readouterr().err
+    fine = vitlab.create("ViT(width=256,depth=1,heads=2,mlp=8)/2", 0, 64)
+    images = [np.zeros((64, 64, 3), np.uint8)] * 1000
+    with pytest.raises(
+        OptionError, match=r"1,000 images take 1\.0\d* GB of memory.*give out='FILE"
+    ):
+        vitlab.embed(fine, images, what="patches")
+    with pytest.raises(OptionError, match="shard=0/2 needs a file or folder to share: give out"):
+        vitlab.embed(model, str(photos), shard="0/2")
+
+
+def test_columns_in_memory_of_images_without_labels(model: vitlab.VisionTransformer) -> None:
+    images = [np.full((16, 16, 3), 20 * number, np.uint8) for number in range(5)]
+    found = vitlab.embed(model, images)
+    assert found.label == [None] * 5
+    assert found.features.shape == (5, 16)

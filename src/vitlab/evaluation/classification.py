@@ -35,6 +35,8 @@ from vitlab.weights.identity import feature_fingerprint
 class ClassifiedImage:
     """The likeliest classes of an image, best first, with their probabilities; or an error.
 
+    `label` and `confidence` are those of the first.
+
     Attributes:
         image: its name
         classes: the likeliest, with their probabilities
@@ -77,6 +79,16 @@ class ClassifiedImage:
         if thresholds is not None:
             above = tuple(classes[n] for n in best if chances[n] > thresholds[n])
         return cls(image, named, predicted=above, distance=float(distance))
+
+    @property
+    def label(self) -> str | None:
+        """The likeliest class; None of a damaged image."""
+        return self.classes[0][0] if self.classes else None
+
+    @property
+    def confidence(self) -> float:
+        """The probability of the likeliest class; NaN of a damaged image."""
+        return self.classes[0][1] if self.classes else math.nan
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer as JSON holds it."""

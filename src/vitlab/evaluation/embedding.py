@@ -1,28 +1,31 @@
-"""`vitlab.embed`: the features of any number of images as Parquet, in a file or a folder."""
+"""`vitlab.embed`: the features of any number of images as Parquet, or as an array in memory."""
 
 import json
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab import device as devices
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import NO_LABELS, Given
 from vitlab.data.sources.source import Source
+from vitlab.distributed.launch import read_environment
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Inferred, batch_of, shape_taken, stacked
 from vitlab.evaluation.on_ray import writers
 from vitlab.evaluation.probes.feature_options import Taken
-from vitlab.evaluation.records import EmbeddingRecord
+from vitlab.evaluation.records import EmbeddedImages, EmbeddingRecord
 from vitlab.evaluation.rows import unicode
 from vitlab.evaluation.shards import (
     ROWS,
@@ -39,23 +42,44 @@ from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART, On, check_new, is_folder
 from vitlab.precision import Engine
-from vitlab.progress import public
+from vitlab.progress import PLACE, Meter, public, say
+from vitlab.units import storage
 from vitlab.weights.identity import feature_fingerprint
 
 DAMAGED = "vitlab.damaged"  # key of the file's metadata: a JSON list of messages
 ABOUT = "vitlab.embedding"
 SOURCE = "vitlab.source"  # where the weights were: the argument of `vitlab.load`
 PART_BYTES = 2**30  # of a part's features, unless one row group has more
+IN_MEMORY = 10**9  # bytes of features that are returned
+What = Literal["features", "token", "mean", "both", "patches", "tokens"]
 OF_A_FILE = ("out", "images", "damaged", "bytes", "notes", "seconds", "images_per_second")
 
 
-@public(model=Model, out=(str, Path))
+@overload
+def embed(
+    model: Model,
+    data: Given | Sequence[Picture],
+    out: None = None,
+    *,
+    what: What = "features",
+    layer: int | Sequence[int] | None = None,
+    dtype: Literal["fp32", "fp16"] = "fp32",
+    columns: Columns | None = None,
+    device: str = "auto",
+    precision: Literal["fp32", "bf16"] = "fp32",
+    engine: Engine = "auto",
+    workers: int | None = None,
+    quiet: bool = False,
+) -> EmbeddedImages: ...
+
+
+@overload
 def embed(
     model: Model,
     data: Given | Sequence[Picture],
     out: str | Path,
     *,
-    what: Literal["features", "token", "mean", "both", "patches", "tokens"] = "features",
+    what: What = "features",
     layer: int | Sequence[int] | None = None,
     dtype: Literal["fp32", "fp16"] = "fp32",
     columns: Columns | None = None,
@@ -68,8 +92,30 @@ def embed(
     shard: str = "",
     on: On = "",
     quiet: bool = False,
-) -> EmbeddingRecord:
-    """Write the features of all images of DATA into a Parquet file, or into a folder of them.
+) -> EmbeddingRecord: ...
+
+
+@public(model=Model, out=PLACE)
+def embed(
+    model: Model,
+    data: Given | Sequence[Picture],
+    out: str | Path | None = None,
+    *,
+    what: What = "features",
+    layer: int | Sequence[int] | None = None,
+    dtype: Literal["fp32", "fp16"] = "fp32",
+    columns: Columns | None = None,
+    device: str = "auto",
+    precision: Literal["fp32", "bf16"] = "fp32",
+    engine: Engine = "auto",
+    workers: int | None = None,
+    timeout: float = 600.0,
+    part_images: int = PART,
+    shard: str = "",
+    on: On = "",
+    quiet: bool = False,
+) -> EmbeddingRecord | EmbeddedImages:
+    """Return the features of all images of DATA, or write them into Parquet: a file, or a folder.
 
     Its columns are `path` (what the data calls the image), `label` (the name of its class, a list
     of names if images have several, null without labels), `split` and `features` (float32 or
@@ -90,7 +136,8 @@ def embed(
             else, an image file, or a glob pattern of them; or images in memory, labeled as for
             `vitlab.evaluate` or not
         out: the file, which must not exist yet; a name without an ending, or that of a folder, is
-            that of a folder of parts, new or unfinished
+            that of a folder of parts, new or unfinished; None for the columns in memory, up to
+            1 GB of features
         what: features: what the classifier sees; token: the class token; mean: the mean of the
             patch tokens; both: class token and mean, one after the other; patches: each patch
             token, row by row; tokens: class token and registers too
@@ -112,23 +159,29 @@ def embed(
         quiet: print nothing but warnings
 
     Returns:
-        In the first process: out, images, damaged, shape (of one image's features), model, bytes,
-        seconds, images_per_second and notes; nothing in the others. Damaged images are left out;
-        `notes` and the file's metadata (`vitlab.damaged`) name them. Of a folder, also `parts`,
-        `left` (those that other shards have not written yet), and `own_parts` and `own_images`,
-        which this process has computed.
+        Without `out`, the columns path, label and split as lists and features as one array,
+        (images, width) or (images, tokens, width); a line names damaged images, which are left
+        out. With `out`, in the first process: out, images, damaged, shape (of one image's
+        features), model, bytes, seconds, images_per_second and notes; nothing in the others.
+        Damaged images are left out; `notes` and the file's metadata (`vitlab.damaged`) name them.
+        Of a folder, also `parts`, `left` (those that other shards have not written yet), and
+        `own_parts` and `own_images`, which this process has computed.
 
     Raises:
-        OptionError: a layer of what the classifier sees, or one that the model does not have.
+        OptionError: a layer of what the classifier sees, or one that the model does not have; more
+            than 1 GB in memory, or several processes, which share a file.
         DataError: no such data, no usable image, or an unfinished file of something else.
         DiskError: the file exists, cannot be written, or is being written by another process.
         PackageError: pyarrow, or Ray, is not installed.
     """
+    if out is None:
+        _check_alone(shard, on)
+        taken = taken_of(what, layer, dtype)
+        return _in_memory(model, data, taken, columns, Compute(device, precision, engine, workers))
     check_installed("pyarrow", "vitlab embed")
     parted = is_folder(out)
     out = Path(out).expanduser()
-    layers = (layer,) if isinstance(layer, int) else tuple(layer or ())
-    taken = Taken(what=what, layer=layers, dtype=dtype)
+    taken = taken_of(what, layer, dtype)
     mine = ShardNumber.of(shard)
     if mine.count > 1 and not parted:
         raise OptionError("shard applies only with a folder as out: give a name without an ending")
@@ -155,6 +208,54 @@ def embed(
     about = {"shape": list(table.shape), "model": model.config.name, **job.form.about}
     about |= {"engine": engine} if on else {}
     return EmbeddingRecord(figures | about | {"notes": [*notes, *figures["notes"]]})
+
+
+def taken_of(
+    what: What, layer: int | Sequence[int] | None, dtype: Literal["fp32", "fp16"]
+) -> Taken:
+    """Return what is taken of a model, as `embed` is told."""
+    layers = (layer,) if isinstance(layer, int) else tuple(layer or ())
+    return Taken(what=what, layer=layers, dtype=dtype)
+
+
+def _check_alone(shard: str, on: On) -> None:
+    """Refuse to share out what stays in memory.
+
+    Raises:
+        OptionError: it is to be shared.
+    """
+    several = read_environment(os.environ).size > 1
+    given = {f"shard={shard}": shard, f"on={on}": on, "torchrun": several}
+    for name, is_on in given.items():
+        if is_on:
+            raise OptionError(f"{name} needs a file or folder to share: give out")
+
+
+def _in_memory(
+    model: Model,
+    data: Given | Sequence[Picture],
+    taken: Taken,
+    columns: Columns | None,
+    compute: Compute,
+) -> EmbeddedImages:
+    """Return the columns of all images.
+
+    Raises:
+        OptionError: more than 1 GB.
+        DataError: no usable image.
+    """
+    opened = open_images(data, "optional", columns=columns)
+    compute = replace(compute, device=devices.choose(str(compute.device)), measure=True)
+    table = EmbeddingTable(model, opened.by_split(), taken, compute, shape_taken(model, taken))
+    say(*opened.notes)
+    images = sum(map(len, table.splits.values()))
+    size = images * math.prod(table.shape) * (2 if table.half else 4)
+    if size > IN_MEMORY:
+        raise OptionError(
+            f"the features of {images:,} images take {storage(size)} of memory, more than "
+            f"{storage(IN_MEMORY)}: give out='FILE.parquet', whose rows are read as they are needed"
+        )
+    return table.columns()
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,6 +352,39 @@ class EmbeddingTable:
             flush()
             writer.add_key_value_metadata(self._told(bad))
 
+    def columns(self) -> EmbeddedImages:
+        """Return the rows of all splits at once, as a file has them.
+
+        Raises:
+            DataError: not one image can be used.
+        """
+        names, labels, splits = list[str](), list[Any](), list[str]()
+        images, table = sum(map(len, self.splits.values())), partial(self.written, 1)
+        what = self.model, self.splits, self.compute, self.taken
+        job = ShardJob("embedding", {}, *what, images, "", table)
+        found = np.empty((images, *self.shape), np.float16 if self.half else np.float32)
+        bad = list[str]()
+        with Meter(images, 0, "embedding") as meter:
+            for split, source in self.splits.items():
+                before = len(names) + len(bad)
+
+                def progress(done: int, total: int, before: int = before) -> None:
+                    meter.show(before + done, "images")
+
+                numbers = range(-(-len(source) // batch_of(self.model)))
+                for batch in job.infer(split, numbers, progress):
+                    bad += (text for _, text in batch.bad)
+                    if len(batch.indices):
+                        texts, own, values = self._values([batch], split)
+                        found[len(names) : len(names) + len(texts)] = values
+                        names += texts
+                        labels += own
+                        splits += [split] * len(texts)
+        say(*(f"skipped: {text}" for text in bad))
+        if not names:
+            raise DataError(next(iter(bad), "there are no images"))
+        return EmbeddedImages(path=names, label=labels, split=splits, features=found[: len(names)])
+
     def merge(self, files: Sequence[Path], out: Path) -> None:
         """Write parts, one after the other, as row groups of one file."""
         from pyarrow import parquet
@@ -295,10 +429,10 @@ class EmbeddingTable:
             )
         return found
 
-    def _rows(self, batches: Sequence[Inferred], split: str) -> Any:
-        """Return the rows of batches as a `pyarrow.Table`; labels are null where there are none."""
-        import pyarrow
-
+    def _values(
+        self, batches: Sequence[Inferred], split: str
+    ) -> tuple[list[str], list[Any], NDArray[np.floating]]:
+        """Return paths, labels and features of batches; a label is None where there are none."""
         source = self.splits[split]
         features, numbers, _ = stacked(batches, self.shape)
         values = self._stored(features)
@@ -309,6 +443,13 @@ class EmbeddingTable:
         if source.classes:
             each = [[source.classes[c] for c in source.labels.classes_of(n)] for n in indices]
             labels = [*each] if several else [one[0] for one in each]
+        return names, labels, values
+
+    def _rows(self, batches: Sequence[Inferred], split: str) -> Any:
+        """Return the rows of batches as a `pyarrow.Table`."""
+        import pyarrow
+
+        names, labels, values = self._values(batches, split)
         columns = {"path": names, "label": labels, "split": [split] * len(names)}
         return pyarrow.Table.from_pydict(columns | {"features": _nested(values)}, self.schema)
 

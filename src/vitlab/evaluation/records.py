@@ -4,6 +4,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitlab.data.sources.source import Source
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
@@ -134,6 +137,15 @@ class EmbeddingRecord(AttributeDict):
     left: int
     own_parts: int
     own_images: int
+
+
+class EmbeddedImages(AttributeDict):
+    """The columns of `vitlab.embed` in memory: an entry per image, in the order of the data."""
+
+    path: list[str]
+    label: list[Any]
+    split: list[str]
+    features: NDArray[np.floating]
 
 
 def cost_figures(model: Model) -> dict[str, Any]:

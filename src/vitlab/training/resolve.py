@@ -222,7 +222,7 @@ def _learned_from(
     data: Sized | None,
     opened: OpenedData,
 ) -> tuple[Recipe, tuple[DenseClasses, dict[str, Tensor]] | None, Splits, str]:
-    """Return a recipe with the way to its data, a segmenter's layer, images, their fingerprint."""
+    """Return a recipe that leads to its data, a segmenter's layer, the images and their mark."""
     if resume and folder.started:
         recipe = folder.paths.reached(recipe)
     layer = None

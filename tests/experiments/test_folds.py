@@ -89,7 +89,7 @@ def test_a_finished_one_is_told_again_and_another_one_refused(
     assert vitlab.cross_validate(recipe(few), folder, 3, resume=True, host=HOST) == folded
     with pytest.raises(RunError, match="was started with folds=3, not 4: leave the option out"):
         vitlab.cross_validate(recipe(few), folder, 4, resume=True)
-    with pytest.raises(RunError, match="already contains a cross-validation: pass --resume"):
+    with pytest.raises(RunError, match="already contains a cross-validation: pass resume=True"):
         vitlab.cross_validate(recipe(few), folder, 3)
     copy = shutil.copytree(folder, tmp_path / "copy")
     record = json.loads((copy / "campaign.json").read_text())
@@ -117,7 +117,7 @@ def test_stopped_it_goes_on_from_the_command_line(
 
 
 def test_a_diverged_fold_ends_it(few: Path, tmp_path: Path) -> None:
-    with pytest.raises(DivergedError, match=r"fold 1/2 diverged: .*: try a lower --lr and another"):
+    with pytest.raises(DivergedError, match=r"fold 1/2 diverged: .*: try a lower lr= and another"):
         wild = recipe(few, lr=1e30, clip=0.0, steps=4)
         vitlab.cross_validate(wild, tmp_path / "run", 2, host=HOST)
     assert not (tmp_path / "run" / "fold-2-of-2").exists()

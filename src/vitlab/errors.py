@@ -44,8 +44,8 @@ OPTION = re.compile(
     r"--(?P<name>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
     r"(?:[ =](?P<value>\d[\w./-]*(?: \d[\w.-]*)*(?<![.-])|'[^']*'|[A-Z]{2,}|"
     r"(?:auto|bce|bf16-pure|bf16|cpu|crop|csv|cuda|detect|focal|fp16|fp32|head|inner|int8|knn|no|"
-    r"none|onnx|outer|parquet|regress|segment|sampling|sigmoid|stored|tar|token|tokenizer|torch|"
-    r"upright|vitlab|weights|yes)(?![\w-])))?"
+    r"none|onnx|outer|parquet|regress|segment|sampling|sigmoid|stored|tar|tensorboard|token|"
+    r"tokenizer|torch|trackio|upright|vitlab|wandb|weights|yes)(?![\w-])))?"
 )
 TWICE = re.compile(r"((\w+=)\S*) \(\2[^)]*\)")  # an argument that a message names in both ways
 FLAGS = ("resume", "change", "replace", "allow-outside", "drop-duplicates", "bare", "decoder")

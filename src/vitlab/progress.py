@@ -98,8 +98,8 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
     """Check the types of some arguments of a function, and obey its `quiet=True`.
 
     Calling it raises OptionError in one line that says what is needed, and DiskError for what the
-    system refuses and a person can mend. A message that names options of the command line names the
-    function's arguments in Python.
+    system refuses and a person can mend. What a function that trains refuses names its arguments in
+    Python, in place of options.
     """
 
     def decorate(function: F) -> F:
@@ -118,9 +118,9 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
             try:
                 with named_if_slow(function.__name__, by_itself=False):
                     return function(*given, **named)
-            except (UserError, KeyboardInterrupt) as error:
-                if not BY_COMMAND.get() and error.args:
-                    error.args = (in_python(str(error), signature.parameters), *error.args[1:])
+            except UserError as error:
+                if "host" in signature.parameters and not BY_COMMAND.get():
+                    error.args = (in_python(str(error), signature.parameters),)
                 raise
             except (OSError, RuntimeError, UnicodeEncodeError) as error:
                 raise as_user_error(error) from error.__cause__

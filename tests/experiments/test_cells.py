@@ -95,7 +95,7 @@ def test_a_finished_one_is_told_again_and_another_one_refused(
     how: dict[str, Any] = {"sweep": [0.003, 0.03, 1e30], "share": 0.3}
     with pytest.raises(RunError, match="was started with seeds=2, not 3: leave the option out"):
         vitlab.repeat(recipe(few), folder, 3, resume=True, **how)
-    with pytest.raises(RunError, match="already contains a series of seeds: pass --resume"):
+    with pytest.raises(RunError, match="already contains a series of seeds: pass resume=True"):
         vitlab.repeat(recipe(few), folder, 2, **how)
     with pytest.raises(RunError, match="contains a series of seeds, not a cross-validation"):
         vitlab.cross_validate(recipe(few), folder, 2, resume=True)
@@ -114,7 +114,7 @@ def test_parts_of_the_cells_come_to_the_same(
     how: dict[str, Any] = {"sweep": [0.003, 0.03, 1e30], "share": 0.3, "host": HOST}
     for part in ("1/2", "0/2"):
         with pytest.raises(
-            CellsLeftError, match="repeat the command without --cells, with --resume"
+            CellsLeftError, match="repeat the command without cells=, with resume=True"
         ):
             vitlab.repeat(recipe(few), out, 2, cells=part, **how)
     names = {file.parent.name for file in out.rglob("run.toml")}

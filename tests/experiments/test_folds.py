@@ -2,12 +2,15 @@
 
 import csv
 import json
+import re
 import shutil
+import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import accuracy_score, log_loss
 
 import vitlab
@@ -89,7 +92,7 @@ def test_a_finished_one_is_told_again_and_another_one_refused(
     assert vitlab.cross_validate(recipe(few), folder, 3, resume=True, host=HOST) == folded
     with pytest.raises(RunError, match="was started with folds=3, not 4: leave the option out"):
         vitlab.cross_validate(recipe(few), folder, 4, resume=True)
-    with pytest.raises(RunError, match="already contains a cross-validation: pass --resume"):
+    with pytest.raises(RunError, match="already contains a cross-validation: pass resume=True"):
         vitlab.cross_validate(recipe(few), folder, 3)
     copy = shutil.copytree(folder, tmp_path / "copy")
     record = json.loads((copy / "campaign.json").read_text())
@@ -117,7 +120,7 @@ def test_stopped_it_goes_on_from_the_command_line(
 
 
 def test_a_diverged_fold_ends_it(few: Path, tmp_path: Path) -> None:
-    with pytest.raises(DivergedError, match=r"fold 1/2 diverged: .*: try a lower --lr and another"):
+    with pytest.raises(DivergedError, match=r"fold 1/2 diverged: .*: try a lower lr= and another"):
         wild = recipe(few, lr=1e30, clip=0.0, steps=4)
         vitlab.cross_validate(wild, tmp_path / "run", 2, host=HOST)
     assert not (tmp_path / "run" / "fold-2-of-2").exists()
@@ -145,3 +148,32 @@ def test_several_labels_per_image(tmp_path: Path, few: Path) -> None:
         "brier", "exact_match",
     }  # fmt: skip
     assert result["intervals"].keys() == {"exact_match"}  # of so few images
+
+
+STEPS_TAKEN: list[int] = []
+
+
+def slowly(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Change no image, slowly; end the first run before it is done."""
+    STEPS_TAKEN.append(len(images))
+    time.sleep(0.25)
+    if len(STEPS_TAKEN) > 40:
+        raise RuntimeError("enough")
+    return images
+
+
+def test_how_long_all_runs_take_is_said_after_the_first_steps(
+    few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Budgets say it before; else the first run, which here would take a minute or more."""
+    STEPS_TAKEN.clear()
+    with pytest.raises(RuntimeError, match="enough"):
+        own = recipe(few, steps=240, test_every=1e6)
+        vitlab.cross_validate(own, tmp_path / "run", 2, host=HOST, transform=slowly)
+    said = capsys.readouterr().err
+    assert re.search(r"^about [2-9]\d? min \d+ s for all 2 runs$", said, re.M)
+    assert re.search(r"^about .* s to the end$", said, re.M)
+    with pytest.raises(OptionError, match=r'^budget="1s" has room for 0 steps'):
+        vitlab.repeat(recipe(few, steps=0, budget="1s"), tmp_path / "two", 2, host=HOST)
+    assert "2 runs: at most about 2.0 s\n" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()

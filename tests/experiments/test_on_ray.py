@@ -122,7 +122,9 @@ def test_what_becomes_of_a_task_that_fails(ray: FakeRay, few: Path, tmp_path: Pa
             ray.get = lambda thing: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
 
     ray.failing = die
-    with pytest.raises(RunError, match=r"Ray gave up seed-5 \(The worker died.\): pass --resume"):
+    with pytest.raises(
+        RunError, match=r"Ray gave up seed-5 \(The worker died.\): pass resume=True"
+    ):
         vitlab.repeat(recipe(few), tmp_path / "run", 3, on="ray", host=HOST)
     assert len(ray.cancelled) == 1
     assert len(vitlab.repeat(recipe(few), tmp_path / "run", 3, resume=True)["runs"]) == 3

@@ -71,7 +71,7 @@ def test_a_finished_sweep_is_told_again(
     for more, words in (
         ({"grid": [0.003]}, "was started with sweep=[0.003, 1e+30], not [0.003]: leave the option"),
         ({"share": 0.3}, "was started with sweep_share=0.2, not 0.3"),
-        ({"resume": False}, "already contains a sweep: pass --resume to continue it"),
+        ({"resume": False}, "already contains a sweep: pass resume=True to continue"),
     ):
         given = {"grid": [1e30, 0.003], "share": 0.2, "resume": True} | more
         with pytest.raises(RunError) as caught:
@@ -176,18 +176,21 @@ def test_grids_around_a_recipe_with_adamw() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda r: vitlab.sweep(r, grid=[]), "the grid is empty: name learning rates, such as --s"),
+        (
+            lambda r: vitlab.sweep(r, grid=[]),
+            "the grid is empty: name learning rates, such as grid=(",
+        ),
         (lambda r: vitlab.sweep(r, grid=[0.1, -1]), "lr must be above 0, not -1"),
         (lambda r: vitlab.sweep(r, grid=[1], layer_decays=[2]), "layer_decay must be above 0"),
         (lambda r: vitlab.sweep(r, share=1.5), "sweep_share must be above 0 and below 1, not 1.5"),
         (lambda r: vitlab.sweep(r.changed(fold="1/2")), "a sweep holds images out by itself"),
         (
             lambda r: vitlab.sweep(r.changed(optimizer="sgd")),
-            "the ViT paper has no grid for digits: name the rates, such as --sweep 0.001 0.003",
+            "the ViT paper has no grid for digits: name the rates, such as grid=(0.001, 0.003, ",
         ),
         (
             lambda r: vitlab.sweep(r.changed(optimizer="muon")),
-            "there is no default grid for optimizer=muon: name the rates, such as --sweep 0.00067",
+            "there is no default grid for optimizer=muon: name the rates, such as grid=(0.00067, ",
         ),
     ],
 )

@@ -64,7 +64,7 @@ def test_rows_of_missing_packages_are_refused_before_anything_runs(
         vitlab.study("optimizers", out=tmp_path / "x", only=("adamw", "lars"))
     says = str(refused.value)
     assert says.startswith("the row lars needs the package pytorch_optimizer: pip install")
-    assert says.endswith("or name other rows with --only")
+    assert says.endswith("or name other rows with only=")
     assert not (tmp_path / "x").exists()
     check_packages([arm for arm in every if arm.name in ("sgd", "adam", "adamw", "shampoo")])
     with pytest.raises(PackageError, match="the row soap needs"):

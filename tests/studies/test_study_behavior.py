@@ -14,9 +14,10 @@ from studies.small import HOST, untimed
 from vitlab.errors import DiskError, OptionError, RunError
 from vitlab.evaluation.statistics import detectable, seeds_to_see
 from vitlab.experiments import cells
+from vitlab.experiments.timing import timed
 from vitlab.studies import study as engine
-from vitlab.studies.base import Base, small
-from vitlab.studies.design import ACCURACY, NLL, Arm, Study
+from vitlab.studies.base import Base, fine_tuning, small
+from vitlab.studies.design import ACCURACY, NLL, Arm, Study, Trained
 from vitlab.studies.results import cell_text, lost, markdown, rows_of
 
 TINY = "ViT(width=32,depth=1,heads=2,mlp=32)/4"
@@ -181,6 +182,47 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
     dry = run(out, dry_run=True)
     assert (dry["runs"], dry["epochs"], dry["seconds"] > 0) == (3, 0.1, True)
     assert list(tmp_path.iterdir()) == []
+
+
+MEASURED: list[str] = []
+
+
+def noted(trained: Trained) -> dict[str, float]:
+    """Measure nothing; note which run is there."""
+    MEASURED.append(trained.folder.name)
+    return {}
+
+
+def test_one_row_is_timed_and_none_where_the_length_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine, "timed", timed)
+
+    def rows(base: Base) -> tuple[Arm, ...]:
+        return (
+            Arm("start", base.recipe, ("start",), row=False),
+            Arm("own", base.recipe, ("own",)),
+            Arm("late", fine_tuning(base), ("late",), after="start"),
+        )
+
+    what = Study("Timed", "nobody", ("arm",), rows, (ACCURACY,), noted)
+    MEASURED.clear()
+    with pytest.raises(
+        OptionError, match=r'^3 runs of .* need budget="\w+": set it, or fewer seeds='
+    ):
+        run(tmp_path / "out", what, epochs=0, budget="1s")
+    assert MEASURED in ([], ["own-seed-0-0"])  # on a slow machine a run would take too long
+    dry = run(tmp_path / "out", what, dry_run=True)
+    assert dry["seconds"] > 0
+    assert len(MEASURED) <= 2
+    MEASURED.clear()
+    capsys.readouterr()
+    result = run(tmp_path / "out", what)
+    assert MEASURED == ["own-seed-0", "late-seed-0"]
+    assert "timing" not in (said := capsys.readouterr().err)
+    assert "multiply-adds, with 1 at once" in said
+    assert result["predicted_seconds"] is None
+    assert result["seconds"] > 0
 
 
 def test_a_refusal_of_the_first_run_leaves_nothing(tmp_path: Path) -> None:

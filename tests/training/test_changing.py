@@ -77,7 +77,9 @@ def test_changed_after_the_last_checkpoint_was_lost(tmp_path: Path) -> None:
 def test_what_may_not_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stopped(2, RECIPE, tmp_path / "run")
     before = (tmp_path / "run" / "run.toml").read_bytes()
-    with pytest.raises(RunError, match=r"with lr=0.001, not 0.1: .* or pass --change to continue"):
+    with pytest.raises(
+        RunError, match=r"with lr=0.001, not 0.1: .* or pass change=True to continue"
+    ):
         changed(tmp_path / "run", change=False, lr=0.1)
     for how, text in (
         ({"batch": 8}, "batch=16, not 8, and batch cannot change within a run: leave the"),

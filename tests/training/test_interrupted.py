@@ -272,12 +272,14 @@ def test_a_worker_that_dies_in_an_evaluation_saves_the_run(
 
     with pytest.MonkeyPatch.context() as patch:
         then(patch, "vitlab.training.observer.Observer.measure", die)
-        with pytest.raises(RunError, match="died; saved after step 4: pass --resume to continue"):
+        with pytest.raises(
+            RunError, match="died; saved after step 4: pass resume=True to continue"
+        ):
             vitlab.train(RECIPE, tmp_path / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Observer, "known", lambda self, source: None)
         then(patch, "vitlab.training.observer.Observer.predict", die, turn=3)
-        with pytest.raises(RunError, match="died; pass --resume to finish the run"):
+        with pytest.raises(RunError, match="died; pass resume=True to finish the run"):
             vitlab.train(RECIPE, tmp_path / "run", resume=True)
     goes_on(tmp_path / "run", whole)
 

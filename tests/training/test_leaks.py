@@ -110,7 +110,7 @@ def test_a_test_split_that_is_part_of_the_training_files_is_refused(tmp_path: Pa
     with pytest.raises(DataError, match=r"4 of the 4 test images are training files too") as error:
         trained(listed, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    assert "--drop-duplicates" in str(error.value)
+    assert "drop_duplicates=True" in str(error.value)
     trained(listed, tmp_path / "run", drop_duplicates=True)
 
 
@@ -132,7 +132,7 @@ def test_unsplit_images_that_all_look_alike_are_refused(tmp_path: Path) -> None:
         folder = tmp_path / "data" / "ab"[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{number}.png")
-    with pytest.raises(DataError, match="nothing is left to learn from; without --drop"):
+    with pytest.raises(DataError, match="nothing is left to learn from; without drop_"):
         trained(tmp_path / "data", tmp_path / "run")
     host = Host(workers=0, check_duplicates="no", report="no")
     assert trained(tmp_path / "data", tmp_path / "run", host).metrics["accuracy"] >= 0

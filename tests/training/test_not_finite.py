@@ -239,7 +239,7 @@ def test_it_gives_up_in_the_end(tmp_path: Path) -> None:
     last = 2 + (ROLLBACKS + 1) * IN_A_ROW
     assert str(caught.value) == (
         f"non-finite loss at step {last}, after {ROLLBACKS} rollbacks to earlier weights: "
-        "try a lower --lr, as with --resume --change --lr 0.0001"
+        "try a lower lr=, as with resume=True change=True lr=0.0001"
     )
     assert len(RunFolder(tmp_path / "run").decisions.rollbacks) == ROLLBACKS
 

@@ -285,6 +285,6 @@ def test_several_labels_need_no_sigmoid_of_the_recipe(few: Path, tmp_path: Path)
         return F.binary_cross_entropy_with_logits(scores, targets)
 
     options = vitlab.recipe("small", str(table), **TINY, steps=1, batch=8, label_smoothing=0.0)
-    with pytest.raises(OptionError, match="need --loss bce"):
+    with pytest.raises(OptionError, match='need loss="bce"'):
         vitlab.train(options, tmp_path / "run")
     assert 0 <= vitlab.train(options, tmp_path / "run", loss=loss).metrics["map"] <= 1

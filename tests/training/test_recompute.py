@@ -99,6 +99,6 @@ def test_memory_that_is_lacking_is_told_in_a_line(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB\nand so on")
 
     monkeypatch.setattr(Trainer, "forward", full)
-    with pytest.raises(ValueError, match=r"out of memory.* with 256 images per pass: --micro") as e:
+    with pytest.raises(ValueError, match=r"out of memory.* with 256 images per pass: micro") as e:
         vitlab.train(recipe, tmp_path / "run")
     assert "\n" not in str(e.value)

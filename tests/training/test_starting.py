@@ -111,7 +111,7 @@ def test_a_model_in_hand_starts_the_same_run_and_stays_as_it_is(
     assert bits(run.model) == bits(ffn.model)
     assert bits(model) == before
     recipe = vitlab.recipe("small", data, steps=1, batch=16)
-    with pytest.raises(OptionError, match="not ViT-Ti/16: leave --model out"):
+    with pytest.raises(OptionError, match="not ViT-Ti/16: leave model= out"):
         vitlab.train(recipe, tmp_path / "b", start=model, host=HOST)
     recipe = vitlab.recipe("small", data, model="", steps=1, batch=16)
     assert vitlab.train(recipe, tmp_path / "b", start=model, host=HOST).model.config.classes == 3

@@ -100,7 +100,7 @@ def test_a_missing_package_is_named_before_anything_is_written(
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(builtins, "__import__", absent)
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ValueError, match=f"--track {name} needs .*: pip install {name}$"):
+    with pytest.raises(ValueError, match=rf'track="{name}".* needs .*: pip install {name}$'):
         vitlab.train(
             vitlab.recipe("digits", **PLAIN),
             tmp_path / "run",

@@ -64,7 +64,7 @@ def test_a_folder_that_holds_a_run_is_kept(whole: vitlab.Run, photos: Path, tmp_
     recipe = vitlab.recipe("digits", **PLAIN)
     again = vitlab.train(recipe, run, resume=True)
     assert again.metrics == whole.metrics | {"run": str(run), "report": str(run / "report.html")}
-    with pytest.raises(ValueError, match="already contains a run: pass --resume to continue it"):
+    with pytest.raises(ValueError, match="already contains a run: pass resume=True to continue"):
         vitlab.train(recipe, run)
     with pytest.raises(ValueError, match="was started with seed=0, not 3"):
         vitlab.train(recipe.changed(seed=3), run, resume=True)
@@ -207,7 +207,7 @@ def test_a_few_damaged_of_few_are_named_before_the_first_step_and_left_out(
     assert run.metrics["damaged"] == 3
     note = "no test image is a near-duplicate of a training image (3 damaged images could not"
     assert any(each.startswith(note) for each in run.metrics["notes"])
-    with pytest.raises(RunError, match=r"steps=2, not 3.*--change"):
+    with pytest.raises(RunError, match=r"steps=2, not 3.*change=True"):
         vitlab.finetune(**given | {"steps": 3}, resume=True)
 
 

@@ -261,7 +261,7 @@ def test_a_folder_of_another_run_is_left_alone(digits_run: Path, tmp_path: Path)
             lines = (place / "metrics.jsonl").read_text().splitlines(keepends=True)
             (place / "metrics.jsonl").write_text("".join(lines[:-1]))
         before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
-        with pytest.raises(RunError, match=r"contains a run of vitlab train: choose another --out"):
+        with pytest.raises(RunError, match=r"contains a run of vitlab train: choose another out="):
             vitlab.probe("digits", weights, place, host=HOST, cache=None, resume=True)
         assert {file: file.read_bytes() for file in place.rglob("*") if file.is_file()} == before
 

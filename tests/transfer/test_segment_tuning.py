@@ -135,7 +135,7 @@ def test_other_classes_and_a_model_in_hand_are_refused(tmp_path: Path) -> None:
     Image.new("L", (56, 48), 9).save(other / "masks" / "000.png")
     with pytest.raises(vitlab.errors.UserError, match="has the number 9, which is none of the 4"):
         vitlab.finetune(str(other), "fitted", tmp_path / "a", task="segment", **QUICK)
-    with pytest.raises(WeightsError, match="without --from has no"):
+    with pytest.raises(WeightsError, match="without weights= has no"):
         model = vitlab.load("fitted")
         vitlab.finetune(str(other), model, tmp_path / "b", task="segment", **QUICK)
     with pytest.raises(OptionError, match="tune=last needs"):

@@ -48,7 +48,7 @@ class StudyOptions(RunOptions):
         "chooses the seeds, by the deviations of an earlier result in the folder (0: --seeds)",
         at_least(0),
     )
-    dry_run: bool = option(False, "estimate the cost by timing a few steps of each row")
+    dry_run: bool = option(False, "estimate the cost by timing a few steps of one row")
     only: tuple[str, ...] = option((), "train only these rows (default: all)")
     at_once: int = option(
         0,

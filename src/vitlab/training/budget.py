@@ -114,8 +114,8 @@ def seconds_per_image(
     """Return how long it takes to load an image and to learn from it, and how many were timed last.
 
     Steps of few images are timed, and larger ones as long as the next one fits into `span` seconds:
-    a whole batch on a quick machine, else the seconds of an image are those of the largest. Both
-    are 0 where every image is damaged.
+    a whole batch on a quick machine, else a batch is reckoned from the last two. Both are 0 where
+    every image is damaged.
 
     Args:
         trainer: takes the steps
@@ -123,17 +123,22 @@ def seconds_per_image(
         batch_of: loads a batch of so many images
         span: seconds to measure for
     """
-    begin, size, whole = time.monotonic(), FIRST, trainer.recipe.batch
-    seconds_of_step(trainer, state, batch_of(min(size, whole)))  # warms up
+    size, whole = FIRST, trainer.recipe.batch
+    before = seconds_of_step(trainer, state, batch_of(min(size, whole)))  # warms up
+    begin = time.monotonic()
     while True:
         start = time.monotonic()
         batch = batch_of(min(size, whole))
-        load = time.monotonic() - start
-        taken = seconds_of_step(trainer, state, batch)
-        if not len(batch):
+        count, load = len(batch), time.monotonic() - start
+        if not count:
             return 0.0, 0.0, 0
+        taken = seconds_of_step(trainer, state, batch)
+        each = taken / count
+        if size > FIRST:  # what a step takes whatever its images is not taken again for each
+            each = max(each / 2, (taken - before) / (count - count / GROWTH))
         if size >= whole or (load + taken) * GROWTH > span - (time.monotonic() - begin):
-            return load / len(batch), taken / len(batch), len(batch)
+            return load / count, (taken + each * max(0, whole - count)) / whole, count
+        before = taken
         size *= GROWTH
 
 

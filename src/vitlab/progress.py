@@ -39,6 +39,11 @@ QUIET = ContextVar("quiet", default=False)
 F = TypeVar("F", bound=Callable[..., Any])
 MODEL = "a model is needed: vitlab.load(...), vitlab.create(...) or a run's .model"
 PLACE = (str, os.PathLike, type(None))  # of what a run writes; None for a new folder
+DOING = {  # by the name of a function that others call
+    "load": "loading the model",
+    "save": "saving the model",
+    "delta": "comparing with the start",
+}
 NEEDED = {  # by the type of an argument
     "Recipe": "a Recipe is needed: vitlab.recipe(...)",
     "Model": MODEL,
@@ -96,6 +101,7 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
+        doing = DOING.get(function.__name__, function.__name__)
 
         @wraps(function)
         def call(*given: Any, **named: Any) -> Any:
@@ -108,7 +114,7 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
                     )
             before = QUIET.set(QUIET.get() or bool(named.get("quiet")))
             try:
-                with named_if_slow(function.__name__, by_itself=False):
+                with named_if_slow(doing, by_itself=False):
                     return function(*given, **named)
             except (OSError, RuntimeError, UnicodeEncodeError) as error:
                 raise as_user_error(error) from error.__cause__

@@ -15,7 +15,7 @@ from vitlab.progress import (
     WATCH,
     Meter,
     Work,
-    due,
+    choose_due,
     fitted,
     named_if_slow,
     public,
@@ -129,7 +129,7 @@ def lines_of(works: list[Work], seconds: int, row: int = 0) -> list[tuple[int, W
     """Look once a second, from the beginning of some work on; something else is said at `row`."""
     start, last, lines = works[0].start, works[0].start, list[tuple[int, Work]]()
     for second in range(1, seconds + 1):
-        work = due(works, start + second, last)
+        work = choose_due(works, start + second, last)
         if work or second == row:
             last = start + second
         if work:
@@ -145,7 +145,7 @@ def test_a_log_has_a_line_within_five_seconds_and_every_ten_from_then_on() -> No
     assert lines_of([whole], 30) == [(4, whole), (14, whole), (24, whole)]
     again = Meter(9, title="step")
     assert lines_of([again], 30, row=10) == [(4, again), (20, again), (30, again)]
-    assert due([], 100, 0) is None
+    assert choose_due([], 100, 0) is None
 
 
 def test_the_innermost_piece_of_work_is_named_and_the_whole_where_there_is_none() -> None:
@@ -156,7 +156,7 @@ def test_the_innermost_piece_of_work_is_named_and_the_whole_where_there_is_none(
         ([whole, outer, inner], outer),
         ([whole, outer, meter, inner], meter),
     ):
-        assert due(works, whole.start + 6, whole.start) is named
+        assert choose_due(works, whole.start + 6, whole.start) is named
 
 
 def test_a_meter_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from vitlab.errors import DiskError
-from vitlab.progress import say
+from vitlab.progress import named_if_slow, say
 
 SEEN = "seen.npy"  # in a folder of weights: what they have learned from
 MODEL_FOLDER = "model"  # of a run: RunFolder writes it, vitlab.load finds it
@@ -274,7 +274,8 @@ class Lock:
             if not wait:
                 return False
             say(f"waiting for the process that holds {self.file}: it works there, or is stopped")
-            fcntl.flock(self._handle, how)  # the system gives it up for a process that ends
+            with named_if_slow(f"waiting for {self.file}"):
+                fcntl.flock(self._handle, how)  # the system gives it up for a process that ends
         except OSError as error:
             if error.errno in BUSY:
                 return False

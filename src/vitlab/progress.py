@@ -46,6 +46,11 @@ QUIET = ContextVar("quiet", default=False)
 F = TypeVar("F", bound=Callable[..., Any])
 MODEL = "a model is needed: vitlab.load(...), vitlab.create(...) or a run's .model"
 PLACE = (str, os.PathLike, type(None))  # of what a run writes; None for a new folder
+DOING = {  # by the name of a function that others call
+    "load": "loading the model",
+    "save": "saving the model",
+    "delta": "comparing with the start",
+}
 NEEDED = {  # by the type of an argument
     "Recipe": "a Recipe is needed: vitlab.recipe(...)",
     "Model": MODEL,
@@ -63,7 +68,7 @@ class ToStderr(logging.Handler):
         own = [getattr(each, "stream", None) for each in logging.getLogger().handlers]
         muted = QUIET.get() and record.levelno < logging.WARNING
         if not muted:
-            WATCH.heard()
+            WATCH.note_line()
         if not muted and sys.stderr not in own and sys.stdout not in own:
             print(escape_controls(self.format(record)), file=sys.stderr, flush=True)
 
@@ -104,6 +109,7 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
+        doing = DOING.get(function.__name__, function.__name__)
 
         @wraps(function)
         def call(*given: Any, **named: Any) -> Any:
@@ -116,7 +122,7 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
                     )
             before = QUIET.set(QUIET.get() or bool(named.get("quiet")))
             try:
-                with named_if_slow(function.__name__, by_itself=False):
+                with named_if_slow(doing, by_itself=False):
                     return function(*given, **named)
             except UserError as error:
                 if "host" in signature.parameters and not BY_COMMAND.get():
@@ -179,27 +185,28 @@ class Work:
     patience = SILENCE  # seconds before it is shown
 
     def __init__(self, what: str, shown: bool = True, by_itself: bool = True) -> None:
-        self.what, self.by_itself = what, by_itself
+        self.what = what
+        self.by_itself = by_itself
         self.shown = shown and not QUIET.get()
         self.start = time.monotonic()
         self.is_named = False
 
     @property
-    def passed(self) -> float:
+    def seconds(self) -> float:
         """Seconds since it began."""
         return time.monotonic() - self.start
 
     def line(self) -> str:
         """Return the line of a log."""
-        return f"{self.what} … {clock(self.passed)}" if self.is_named else f"{self.what} …"
+        return f"{self.what} … {clock(self.seconds)}" if self.is_named else f"{self.what} …"
 
     def drawing(self, console: "Console") -> "Text":
         """Return the line of a terminal, which is drawn again and again."""
         from rich.text import Text
 
         signs = "|/-\\" if console.options.ascii_only else "⠋⠙⠸⠴⠦⠇"
-        sign = signs[int(self.passed / LOOK) % len(signs)]
-        parts = (escape_controls(self.what, ""), sign, clock(self.passed))
+        sign = signs[int(self.seconds / LOOK) % len(signs)]
+        parts = (escape_controls(self.what, ""), sign, clock(self.seconds))
         return Text(GAP, no_wrap=True, overflow="crop").join(map(Text, parts))
 
 
@@ -223,7 +230,7 @@ class Watch:
         self._working = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def heard(self) -> None:
+    def note_line(self) -> None:
         """Note that there was a line."""
         self._last = time.monotonic()
 
@@ -233,7 +240,7 @@ class Watch:
             return
         with self._lock:
             if not self.works:
-                self.heard()  # a silence before it is none of ours
+                self.note_line()  # a silence before it is none of ours
             self.works.append(work)
             self._draw()
             self._working.set()
@@ -258,14 +265,14 @@ class Watch:
             time.sleep(LOOK)
             with self._lock:
                 self._draw()
-                work = due(self.works, time.monotonic(), self._last)
+                work = choose_due(self.works, time.monotonic(), self._last)
                 if work and not self.live:
                     say(work.line())
                     work.is_named = True
 
     def _draw(self) -> None:
         """Begin or end the line of a terminal."""
-        if self._drawn() is None:
+        if self._find_slow() is None:
             if self.live:
                 self.live.stop()
                 self.live = None
@@ -281,17 +288,17 @@ class Watch:
             )
             self.live.start()
 
-    def _drawn(self) -> "Work | None":
+    def _find_slow(self) -> "Work | None":
         """Return the innermost work that takes long; while it is drawn, nothing prints results."""
         slow = (each for each in reversed(self.works) if each.by_itself)
-        return next((each for each in slow if each.passed >= each.patience), None)
+        return next((each for each in slow if each.seconds >= each.patience), None)
 
     def _drawing(self, console: "Console") -> "Text | str":
-        work = self._drawn()
+        work = self._find_slow()
         return work.drawing(console) if work else ""
 
 
-def due(works: Sequence[Work], now: float, last: float) -> Work | None:
+def choose_due(works: Sequence[Work], now: float, last: float) -> Work | None:
     """Return the work that a log has to name now, if any.
 
     Args:
@@ -325,7 +332,9 @@ class Meter(Work):
         self, total: int, done: int = 0, title: str = "training", shown: bool = True
     ) -> None:
         super().__init__(title, shown)
-        self.total, self.done, self.first, self.note = total, done, done, ""
+        self.total = total
+        self.done = self.first = done
+        self.note = ""
 
     def __enter__(self) -> Self:
         """Start to show it."""
@@ -366,8 +375,8 @@ class Meter(Work):
         """How long the rest will take, at the pace so far; at first, how long it has taken."""
         steps = self.done - self.first
         if not steps:
-            return f"{clock(self.passed)} so far"
-        return f"{clock((self.total - self.done) * self.passed / steps)} left"
+            return f"{clock(self.seconds)} so far"
+        return f"{clock((self.total - self.done) * self.seconds / steps)} left"
 
     def line(self) -> str:
         """Return the line of a log."""

@@ -141,3 +141,25 @@ def test_all_architectures(case: str, tmp_path: Path) -> None:
     found = vitlab.export(a_model(case), tmp_path / "a.pt2", "torch", bare=True)
     assert found["batches"] == [1, 2, 7]
     assert found["difference"] < 5e-5
+
+
+def test_an_interrupted_or_failed_compilation_leaves_nothing(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch keeps its cache then: it lies in a folder that goes."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    for error in (KeyboardInterrupt(), RuntimeError("no compiler")):
+
+        def fail(*given: Any, error: BaseException = error, **named: Any) -> None:
+            folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+            assert folder.is_relative_to(scratch)
+            (folder / "kernel.cpp").write_text("x")
+            raise error
+
+        monkeypatch.setattr(torch._inductor, "aot_compile", fail)
+        with pytest.raises((KeyboardInterrupt, WeightsError, PackageError)):
+            vitlab.export(model, tmp_path / "model.pt2", "torch")
+        assert list(scratch.iterdir()) == []
+        assert [each.name for each in tmp_path.iterdir()] == ["scratch"]

@@ -196,7 +196,7 @@ def test_a_run_that_another_process_has_made_meanwhile_is_left_alone(
     assert before == after
 
 
-def test_the_command_prints_what_was_tried(
+def test_the_command_prints_what_was_chosen_and_the_test(
     tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = backbone(tmp_path)
@@ -205,8 +205,10 @@ def test_the_command_prints_what_was_tried(
     code, out, err = call(capsys, *words, "--report", "no", "--folds", "3")
     assert code == 0, err
     assert "head: class means on the class token after block" in err
-    for text in ("leave-one-out", "3 folds", "means", "accuracy", "NLL"):
+    assert re.search(r"chosen among \d+: \S+% of the training images in .*\(3 folds\)", err)
+    for text in ("accuracy", "NLL"):
         assert text in out
+    assert "leave-one-out" not in out  # which are figures of another kind
     assert vitlab.load(tmp_path / "run").config.image_size == 16
     code, out, err = call(capsys, *words)
     assert (code, len(err.splitlines())) == (2, 1)

@@ -36,6 +36,7 @@ from vitlab.data.sources.request import (
 )
 from vitlab.data.sources.source import Joined, Relabeled, Source, reindexed
 from vitlab.errors import DataError
+from vitlab.progress import named_if_slow
 
 OPENERS: dict[str, str] = {
     "memory": "vitlab.data.sources.memory:open_memory",
@@ -184,8 +185,11 @@ def _found(request: Request) -> Found:
     """Ask the openers."""
     if request.data == "":
         raise DataError("no data given: name digits, a folder of class folders, a Parquet file, …")
+    what = request.data if isinstance(request.data, str | Path) else "images"
     for kind in OPENERS:
-        if (found := _ask_opener(kind, request)) is None:
+        with named_if_slow(f"reading {what}"):
+            found = _ask_opener(kind, request)
+        if found is None:
             continue
         if request.columns.class_folder != "auto" and kind not in OF_CLASS_FOLDERS:
             raise DataError(

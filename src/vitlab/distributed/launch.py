@@ -19,8 +19,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from vitlab import device as devices
-from vitlab.distributed.world import World
+from vitlab.distributed.world import WAITING, World
 from vitlab.errors import DeviceError, RunError, UserError
+from vitlab.progress import named_if_slow
 
 LOST = re.compile(r"gloo|nccl|connection|timed out|broken pipe|\bstore\b", re.IGNORECASE)
 
@@ -102,15 +103,16 @@ def _group(
     """Join and leave PyTorch's process group."""
     wait = timedelta(seconds=timeout)
     try:
-        store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=wait))
-        dist.init_process_group(
-            "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-            store=meet(store, world, timeout, option),
-            rank=world.rank,
-            world_size=world.size,
-            timeout=wait,
-            device_id=device if device.type == "cuda" else None,
-        )
+        with named_if_slow(WAITING, world.first):
+            store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=wait))
+            dist.init_process_group(
+                "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+                store=meet(store, world, timeout, option),
+                rank=world.rank,
+                world_size=world.size,
+                timeout=wait,
+                device_id=device if device.type == "cuda" else None,
+            )
         # A gloo group that is freed while one of its threads still lets go of a tensor waits for
         # that thread, which waits for the interpreter lock (PyTorch 2.13): so it is never freed.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from vitlab import errors
 from vitlab.errors import UserError
-from vitlab.progress import say
+from vitlab.progress import named_if_slow, say
+
+WAITING = "waiting for the other processes"
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ class World:
             if self.size == 1:
                 raise
             own = error
-        found = self.gather([type(own).__name__, str(own)] if own else None)
+        with named_if_slow(WAITING, self.first and self.size > 1):
+            found = self.gather([type(own).__name__, str(own)] if own else None)
         rank = next((rank for rank, each in enumerate(found) if each), None)
         if rank is not None:
             kind, text = found[rank]

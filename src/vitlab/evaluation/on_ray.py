@@ -28,7 +28,7 @@ from vitlab.machine.cores import cores
 from vitlab.packages import needed
 from vitlab.places import JOB
 from vitlab.precision import fixed
-from vitlab.progress import Meter
+from vitlab.progress import Meter, named_if_slow
 
 CORES = 4  # of an actor without a GPU: more of them would each need a model in memory
 TRIES = 4  # at a part whose actor dies: Ray would go on for ever
@@ -202,7 +202,8 @@ def cluster() -> Iterator[Any]:
         try:
             if port.isdigit():  # if nothing answers, Ray itself tries for a quarter of an hour
                 socket.create_connection((host, int(port)), ANSWER).close()
-            ray.init(logging_level="error", log_to_driver=False, include_dashboard=False)
+            with named_if_slow("waiting for Ray"):
+                ray.init(logging_level="error", log_to_driver=False, include_dashboard=False)
         except (OSError, ValueError) as error:
             raise RunError(
                 f"no Ray cluster ({error}): set RAY_ADDRESS to HOST:6379, or unset it to start one"

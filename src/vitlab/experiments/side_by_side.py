@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 from multiprocessing.connection import Connection
-from multiprocessing.util import _run_finalizers
+from multiprocessing.util import _run_finalizers  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 

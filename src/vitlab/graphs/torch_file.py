@@ -95,12 +95,12 @@ def _with_doubt(found: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _compile(model: Model, form: Traceable, facts: str, file: Path) -> None:
-    """Trace and compile into a file; nothing stays in PyTorch's caches."""
+    """Trace and compile into a file; PyTorch's cache lies beside it, and goes with its folder."""
     from torch._inductor.package.package import package_aoti
     from torch._inductor.utils import fresh_cache
 
     failure = None
-    with quiet(), torch.no_grad(), fresh_cache():
+    with quiet(), torch.no_grad(), fresh_cache(dir=str(file.parent)):
         try:
             shapes = dynamic_shapes(form.free)
             program = torch.export.export(form.module, (form.example,), dynamic_shapes=shapes)

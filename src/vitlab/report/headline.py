@@ -238,13 +238,13 @@ def run_sections(facts: RunFacts) -> list[Section]:
     return [
         Section("cost", "Cost", [*costs, *_parts(facts)]),
         Section("sweep", "Learning rates that were tried", [facts.sweep] if facts.sweep else []),
-        Section("heads", "Heads that were tried", heads_tried(facts)),
+        Section("heads", "Heads that were tried", list_heads(facts)),
         Section("made", "How it was made", _made(facts)),
         Section("recipe", "All settings", settings if rows else []),
     ]
 
 
-def heads_tried(facts: RunFacts) -> list[Block]:
+def list_heads(facts: RunFacts) -> list[Block]:
     """Return the heads that a probe has tried, the best first; a table has figures made alike."""
     rows: Any = facts.figures.get("tried", ())
     tables = list[Block]()

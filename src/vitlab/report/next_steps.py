@@ -18,7 +18,8 @@ BARE = ("--resume", "--replace")  # and without
 
 def next_steps(facts: RunFacts) -> Commands:
     """Return what can be done with the model now: a phrase and its command."""
-    run, data = shlex.quote(facts.folder), shlex.quote(facts.data or "DATA")
+    run = shlex.quote(facts.folder)
+    data = shlex.quote(facts.data or "DATA")
     asking = f"vitlab predict {run} IMAGE…"
     own = {
         "": [
@@ -38,10 +39,10 @@ def next_steps(facts: RunFacts) -> Commands:
         ("Write its features into a table", f"vitlab embed {run} DATA --out features.parquet"),
         ("Look inside it", f"vitlab inspect {run} IMAGE… --out inside"),
     ]
-    return Commands([*own.get(facts.task, features), *_handed_over(facts), *_trained_again(facts)])
+    return Commands([*own.get(facts.task, features), *_give_away(facts), *_train_again(facts)])
 
 
-def _handed_over(facts: RunFacts) -> list[tuple[str, str]]:
+def _give_away(facts: RunFacts) -> list[tuple[str, str]]:
     """Return how somebody else gets the model: packed, and used where it was unpacked."""
     run = PurePath(facts.folder)
     if facts.task == "tokenizer":
@@ -54,10 +55,12 @@ def _handed_over(facts: RunFacts) -> list[tuple[str, str]]:
     }
     use = uses.get(facts.task, "vitlab finetune DATA --from {}")
     if facts.task in APART:
-        name, what = run.name, "the run's folder without its checkpoints"
+        name = run.name
+        what = "the run's folder without its checkpoints"
         pack = f"tar -czf model.tar.gz --exclude=checkpoints -C {shlex.quote(str(run.parent))}"
     else:
-        name, what = "model", "the folder model, which is all they need"
+        name = "model"
+        what = "the folder model, which is all they need"
         pack = f"tar -czf model.tar.gz -C {shlex.quote(str(run))}"
     own = shlex.quote(name)
     return [
@@ -69,11 +72,12 @@ def _handed_over(facts: RunFacts) -> list[tuple[str, str]]:
     ]
 
 
-def _trained_again(facts: RunFacts) -> list[tuple[str, str]]:
+def _train_again(facts: RunFacts) -> list[tuple[str, str]]:
     """Return how more photographs are learned from, and what that gains on the same test images."""
     if facts.task or not facts.data:
         return []
-    run, following = facts.folder, next_run(facts.folder)
+    run = facts.folder
+    following = next_run(run)
     if typed := str(facts.run.get("command", "")):
         again = next_command(typed, following)
     elif facts.option("recipe", "recipe") == PROBE:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.data.duplicates.finding import Comparison
+from vitlab.progress import named_if_slow
 from vitlab.report.page import (
     Block,
     Page,
@@ -20,6 +21,7 @@ MOST, OPEN = 200, 15  # pairs that a page shows, and those that are not folded
 _SIDE = 192  # pixels of a picture, at most
 
 
+@named_if_slow("drawing the page")
 def write_pairs(file: Path, compared: Comparison, title: str, command: str = "") -> Path:
     """Write the pairs as one HTML file that needs no other; return the file.
 

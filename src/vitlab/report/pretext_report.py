@@ -13,6 +13,7 @@ from vitlab.evaluation.detection import table_of_boxes
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.regression import table_of_targets
 from vitlab.models.model import Model
+from vitlab.progress import named_if_slow
 from vitlab.report import headline
 from vitlab.report.curves import PROBES, Curve, learning_curves
 from vitlab.report.facts import RunFacts, facts_of
@@ -109,6 +110,7 @@ COLUMNS = {
 }
 
 
+@named_if_slow("drawing the page")
 def write_pretext_report(
     folder: RunFolder,
     model: Model,

@@ -7,6 +7,7 @@ from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.sources.folders import image_paths
 from vitlab.data.sources.source import Source
 from vitlab.evaluation.search import Nearest, Neighbor
+from vitlab.progress import named_if_slow
 from vitlab.report.page import (
     Page,
     Prose,
@@ -21,6 +22,7 @@ MOST = 600  # pictures of a page
 OPEN = 4  # photographs that are not folded
 
 
+@named_if_slow("drawing the page")
 def write_search(
     file: Path,
     found: Sequence[Nearest],

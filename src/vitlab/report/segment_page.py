@@ -20,6 +20,7 @@ from vitlab.evaluation.segmentation import (
     segment,
     voc_palette,
 )
+from vitlab.progress import named_if_slow
 from vitlab.report.headline import card_of
 from vitlab.report.page import (
     Cards,
@@ -42,6 +43,7 @@ WORST, SIDE, COVER = 12, 320, 0.55  # images, pixels of their longer side, and h
 TRIED = 40  # heads that are listed
 
 
+@named_if_slow("drawing the page")
 def write_segmented(
     folder: RunFolder,
     segmenter: Segmenter,

@@ -23,7 +23,7 @@ from vitlab.data.sources.source import Source, Subset, digest
 from vitlab.errors import DataError, ImageError
 from vitlab.machine.cores import cores
 from vitlab.models.seen import Seen
-from vitlab.progress import Meter
+from vitlab.progress import Meter, named_if_slow
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.units import duration, seconds
 
@@ -78,6 +78,7 @@ Pairs = tuple[list[int], list[int], int]
 """Training images, images of another split that they show, and how many of those are exact."""
 
 
+@named_if_slow("looking for test images among the training images")
 def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[str, Any] | None:
     """Compare test and validation images with the training images, as far as time allows.
 

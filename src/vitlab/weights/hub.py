@@ -22,7 +22,7 @@ from vitlab.hub import (
     unheard,
 )
 from vitlab.models.names import shape_of
-from vitlab.progress import say
+from vitlab.progress import named_if_slow, say
 from vitlab.weights.sharded import (
     ADAPTER,
     CONFIG,
@@ -194,7 +194,8 @@ def _download(repo: str, revision: str | None) -> Path:
     wanted = _wanted(repo, (file.rfilename for file in info.siblings or ()))
     if not wanted:
         raise HubError(f"{repo} on the Hub has no supported weights (.safetensors, {PICKLED}, …)")
-    return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted))
+    with named_if_slow(f"downloading {repo}"):
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted))
 
 
 def describe(folder: Path) -> Fields:

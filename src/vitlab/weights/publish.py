@@ -13,7 +13,7 @@ from vitlab.hub import unheard
 from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
-from vitlab.progress import public
+from vitlab.progress import named_if_slow, public
 from vitlab.recorded_paths import handed_out
 from vitlab.weights.assembly import unwrapped
 from vitlab.weights.formats.records import rules
@@ -88,7 +88,7 @@ def push(
         try:
             check_hub(repo, f"push to {repo}")
             api = HfApi(token=token)
-            with unheard():
+            with unheard(), named_if_slow(f"uploading to {repo}"):
                 url = api.create_repo(repo, private=private, exist_ok=True)
                 api.upload_folder(
                     repo_id=repo,

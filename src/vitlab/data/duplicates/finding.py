@@ -21,6 +21,7 @@ from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Source
+from vitlab.progress import named_if_slow
 
 _ALLOWED = 43.0  # units that a pair may miss, times the shorter side in pixels: 1.34 at 32 pixels
 _LEAST, _MOST = 0.5, 3.0  # units that a pair may always miss, and at most
@@ -55,6 +56,7 @@ class Pairs:
         return list(zip(self.train.tolist(), self.test.tolist(), self.scores.tolist(), strict=True))
 
 
+@named_if_slow("looking for near-duplicates")
 def find(train: Signatures, test: Signatures | None = None) -> Pairs:
     """Return the near-duplicates of test images among training images.
 

@@ -8,7 +8,7 @@ from typing import Any
 from vitlab.data.exists import check_hub_data
 from vitlab.errors import DataError, SourceError
 from vitlab.hub import LOGGERS, OFFLINE, is_cached, is_offline, of_disk, passing, unheard
-from vitlab.progress import say
+from vitlab.progress import named_if_slow, say
 
 
 def load_from_hub(name: str) -> Any:
@@ -34,7 +34,8 @@ def load_from_hub(name: str) -> Any:
     if why and cached:
         say(f"{why}: using {name} from the local cache")
     try:
-        with unheard_datasets(), _offline(bool(why)):
+        slow = named_if_slow(f"loading {name} from the Hub")
+        with unheard_datasets(), _offline(bool(why)), slow:
             import datasets
 
             return datasets.load_dataset(name)

@@ -33,6 +33,7 @@ from vitlab.precision import Engine
 LARGEST = 2**31 - 2**20  # bytes of an ONNX graph in memory: the format's own limit
 FP32, BF16 = 1e-4, 0.05  # how far features and tokens may be from the plain model's: relative
 RUNTIMES: tuple[Engine, ...] = ("onnxruntime", "openvino")
+OWN = ("vitlab", "uvicorn")  # loggers that are heard while an engine is made
 
 Run = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) -> tokens (B, N, D) or the leading ones, fp32 on the CPU."""
@@ -267,15 +268,21 @@ BUILDERS: dict[Engine, Callable[[Tokens, Tensor, torch.dtype], Run]] = {
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what exporters print, log and warn of from the user."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    """Keep what exporters print, log and warn of from the user; our own lines are heard."""
+    others: list[tuple[logging.Logger, int]] = []
+    for name, each in [("", logging.root), *logging.root.manager.loggerDict.items()]:
+        is_own = name.partition(".")[0] in OWN
+        if isinstance(each, logging.Logger) and not is_own and (each.level or not name):
+            others.append((each, each.level))
     try:
+        for each, level in others:
+            each.setLevel(max(level, logging.ERROR))
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        for each, level in others:
+            each.setLevel(level)
 
 
 def near(got: Tensor, exact: Tensor, dtype: torch.dtype) -> bool:

@@ -17,6 +17,7 @@ from vitlab.evaluation.answers import Answers, SingleAnswers
 from vitlab.evaluation.metrics import MAIN, METRICS, Metric
 from vitlab.evaluation.paired_tests import Pair, SameImages
 from vitlab.evaluation.run_predictions import reopened
+from vitlab.progress import named_if_slow
 from vitlab.report.charts import DASHES, SERIES_COLORS
 from vitlab.report.comparing.compared_run import (
     ComparedRun,
@@ -61,6 +62,7 @@ FEWEST, MOST = 3, 16  # of one gallery
 STROKES = ("", "6 2.5", "1.5 1.8", "8 2 1.5 2", "3 2")  # of `DASHES`, as SVG has them
 
 
+@named_if_slow("drawing the page")
 def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
     """Write a comparison as one HTML file that needs no other; return the file.
 

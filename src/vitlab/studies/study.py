@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -39,6 +39,7 @@ from vitlab.experiments.cells import (
 )
 from vitlab.experiments.timing import SCRATCH, Plan, RunCost, length_of, scratch_folder, timed
 from vitlab.files import write_text
+from vitlab.keywords import StudyKeywords
 from vitlab.machine.cores import cores
 from vitlab.models.cost import cost
 from vitlab.optim.table import OPTIMIZERS
@@ -50,7 +51,7 @@ from vitlab.runs.naming import folder_name
 from vitlab.studies.base import Base, small
 from vitlab.studies.design import ACCURACY, Arm, Study
 from vitlab.studies.grid import cells_of, chosen_arms
-from vitlab.studies.papers import budget_seconds, study_named
+from vitlab.studies.papers import budget_seconds, check_free, study_named
 from vitlab.studies.results import rows_of, written
 from vitlab.studies.step_cost import Examination, step_macs
 from vitlab.units import counted, duration, si
@@ -81,6 +82,7 @@ def study(
     host: Host | None = None,
     command: str = "",
     quiet: bool = False,
+    **choices: Unpack[StudyKeywords],
 ) -> dict[str, Any]:
     """Run a study, or go on with it; finished runs are not repeated.
 
@@ -109,6 +111,7 @@ def study(
         host: where to train
         command: what the user typed
         quiet: print nothing but warnings
+        choices: options of the recipe that the arms start from: `image_size=32`, `batch=64`
 
     Returns:
         The JSON of `vitlab study NAME`: `rows` with `values`, `mean` and `std` of each arm,
@@ -116,7 +119,8 @@ def study(
         `macs` and `seconds`. Empty in every process but the first of torchrun's.
 
     Raises:
-        OptionError: an unknown study or row, or a budget that is too small.
+        OptionError: an unknown study or row, an option that is unknown or the study's own, or a
+            budget that is too small.
         RunError: the folder is in the way, or its study was begun otherwise.
         UserError: as `vitlab.train`, except that a run diverged.
         KeyboardInterrupt: a stop was asked for; the same call goes on.
@@ -124,7 +128,7 @@ def study(
     seconds = budget_seconds(budget, epochs)
     own = study_named(what) if isinstance(what, str) else what
     name = what if isinstance(what, str) else re.sub(r"[^a-z0-9]+", "-", own.title.lower())
-    base = Base((recipe or small(data)).lasting(1.0), downstream)
+    base = Base(_start(what, recipe, data, choices).lasting(1.0), downstream)
     folder = CampaignFolder(out or folder_name(f"study-{name}", base.recipe.data.data))
     arms = chosen_arms(tuple(own.arms(base)), only)
     check_packages(arms)
@@ -304,6 +308,16 @@ class StudyGrid:
             return plan.within(self.settings["budget"], self._cells(plan, place), self.setup.jobs)
 
         return Plan.of(agreed(self.setup.host, lambda: asdict(made())))
+
+
+def _start(
+    what: str | Study, recipe: Recipe | None, data: str, choices: Mapping[str, Any]
+) -> Recipe:
+    """Return the recipe that the arms start from, with the options that the caller chose."""
+    check_free(what if isinstance(what, str) else "", choices)
+    given = dict(choices)
+    start = small(data, given.pop("model", "")) if recipe is None else recipe
+    return start.changed(**given)
 
 
 def _give_way(folder: CampaignFolder, file: Path) -> None:

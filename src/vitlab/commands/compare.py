@@ -13,7 +13,7 @@ from vitlab.terminal import fits_terminal, print_table, print_wide, readable
 if TYPE_CHECKING:
     from vitlab.evaluation.metrics import Metric
 
-SUMMARY = "Compare recipes over seeds, or runs: figures, tests, options, mistakes."
+SUMMARY = "Compare recipes over seeds, or runs: figures and tests."
 FIRST = ("accuracy", "map")  # the figure that has its interval in the table
 COSTS = ("params", "macs", "seconds")
 NUMBERING = ("--seed", "--fold")  # what runs of a recipe differ in

@@ -139,16 +139,13 @@ class ProbeKeywords(DataKeywords, total=False):
     scale: float
 
 
-class FinetuneKeywords(DataKeywords, total=False):
-    """What `finetune` takes."""
+class StudyKeywords(DataKeywords, total=False):
+    """What `study` takes."""
 
     model: str
-    epochs: float
-    steps: int
     batch: int
     micro_batch: int | Literal["auto"]
     test_every: float
-    budget: str
     patience: int
     head_start: Literal["zero", "probe", "random"]
     lora_rank: int
@@ -264,6 +261,14 @@ class FinetuneKeywords(DataKeywords, total=False):
     cooldown: float
     ema: float
     ema_warmup: bool
+
+
+class FinetuneKeywords(StudyKeywords, total=False):
+    """What `finetune` takes."""
+
+    epochs: float
+    steps: int
+    budget: str
 
 
 class RecipeKeywords(FinetuneKeywords, total=False):

@@ -93,7 +93,10 @@ def test_any_number_of_labels_needs_a_sigmoid() -> None:
     Classify().check(SingleLabels(np.array([1, 2])))
     with pytest.raises(OptionError) as error:
         Classify().check(several)
-    assert str(error.value) == "images with several labels need --loss bce or --loss sigmoid"
+    assert str(error.value) == (
+        "images with several labels need --loss bce, which suits most data (the mean over "
+        "classes), or --loss sigmoid, as in the ViT paper (their sum, and so larger steps)"
+    )
     want = F.binary_cross_entropy_with_logits(batch(labels).images, labels)
     torch.testing.assert_close(loss(Classify(kind="bce"), batch(labels)), want)
 

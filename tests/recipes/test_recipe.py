@@ -31,6 +31,18 @@ def test_every_recipe_has_its_name_its_words_and_a_file(tmp_path: Path) -> None:
         assert set(folder.tables["versions"]) >= {"vitlab", "torch", "numpy", "pillow", "python"}
 
 
+def test_data_in_the_place_of_a_recipe_is_recognized(tmp_path: Path) -> None:
+    for name in ("photos", "../sign-digits", "digits.csv/", str(tmp_path)):
+        with pytest.raises(OptionError) as caught:
+            vitlab.recipe(name)
+        assert str(caught.value) == (
+            f"unknown recipe {name!r}: the recipe comes first, the data second: "
+            f"vitlab.recipe('small', {name!r})"
+        )
+    with pytest.raises(OptionError, match="unknown recipe 'digit': did you mean digits"):
+        vitlab.recipe("digit", data="digits")
+
+
 def test_every_field_changes_by_its_own_name() -> None:
     recipe = vitlab.recipe("small", "here", lr=0.5, epochs=3, patch=8, flip=False, seed=9)
     assert recipe.data.data == "here"

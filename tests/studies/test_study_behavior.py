@@ -168,6 +168,18 @@ def test_the_length_is_that_of_the_runs_whatever_the_recipe_lasts(tmp_path: Path
         assert recipe.lasting(2.0).schedule.warmup == pytest.approx(2 * warmup)
 
 
+def test_options_of_the_recipe_are_keywords_as_elsewhere() -> None:
+    how: dict[str, Any] = {"epochs": 1.0, "seeds": 1, "dry_run": True, "host": HOST}
+    found = [vitlab.study(OWN, **how, **given) for given in ({}, {"image_size": 16, "model": TINY})]
+    assert found[0]["macs"] > found[1]["macs"]
+    with pytest.raises(OptionError, match="unknown option 'image_sizes': did you mean image_size"):
+        vitlab.study(OWN, **how, image_sizes=16)
+    with pytest.raises(OptionError, match="optimizers chooses betas itself: leave it out"):
+        vitlab.study("optimizers", **how, betas=(0.9, 0.9))
+    with pytest.raises(OptionError, match="steps differs from row to row: set epochs"):
+        vitlab.study("optimizers", **how, steps=5)
+
+
 def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(OptionError, match="unknown row 'godo': did you mean good"):

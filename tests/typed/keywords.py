@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 '''
 OWN = {"classes", "image_size"}  # arguments of `create` and `load` by themselves
+OF_LENGTH = ("epochs", "steps", "budget")  # that a study has otherwise
 STATED = {"data", "recipe", "weights", "tune", "loss"}  # of `recipe` and `finetune`
 
 
@@ -87,6 +88,7 @@ def text() -> str:
     steps = {"model": recipe["model"]}
     taken = OF_STEPS - STATED | {"task"}
     steps |= {name: each for name, each in recipe.items() if name in taken}
+    lengths = {name: steps.pop(name) for name in OF_LENGTH}
     elsewhere = (models.keys() | taken | STATED | {"model"}) - OWN
     kept = {name: each for name, each in recipe.items() if name not in elsewhere}
     assert of(Data).keys() - STATED <= kept.keys()
@@ -99,7 +101,8 @@ def text() -> str:
             "DataKeywords", "ModelKeywords", "Data, what the model sees and says, the seed.", kept
         ),
         _part("ProbeKeywords", "DataKeywords", "What `probe` takes.", probes),
-        _part("FinetuneKeywords", "DataKeywords", "What `finetune` takes.", steps),
+        _part("StudyKeywords", "DataKeywords", "What `study` takes.", steps),
+        _part("FinetuneKeywords", "StudyKeywords", "What `finetune` takes.", lengths),
         _part("RecipeKeywords", "FinetuneKeywords", "What `recipe` takes.", head),
     ]
     return "\n".join([HEAD, *parts])

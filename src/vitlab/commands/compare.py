@@ -8,12 +8,12 @@ from vitlab.commands import DeviceOptions, PageOptions, WorkersOptions
 from vitlab.options import argument, option, when_any
 from vitlab.places import check_drawing
 from vitlab.runs.several_runs import check_runs
-from vitlab.terminal import fits_terminal, print_rows, print_table, print_wide
+from vitlab.terminal import fits_terminal, print_table, print_wide, readable
 
 if TYPE_CHECKING:
     from vitlab.evaluation.metrics import Metric
 
-SUMMARY = "Compare recipes over seeds, or runs: figures, tests, options, mistakes."
+SUMMARY = "Compare recipes over seeds, or runs: figures and tests."
 FIRST = ("accuracy", "map")  # the figure that has its interval in the table
 COSTS = ("params", "macs", "seconds")
 NUMBERING = ("--seed", "--fold")  # what runs of a recipe differ in
@@ -98,14 +98,13 @@ def _differences(result: dict[str, Any], names: Sequence[str]) -> tuple[tuple[st
     """Return head and lines of the differences of each two recipes, which are called so."""
     from vitlab.evaluation.metrics import METRICS
 
-    pairs = result["recipe_pairs"]
+    pairs = [each for each in result["recipe_pairs"] if each["differences"]]
     numbers = {each["name"]: number for number, each in enumerate(result["recipes"])}
     head, lines = ["first", "second", "difference", "p"], Lines()
     mixed = len({each["test"] for each in pairs if each["test"]}) > 1
     for each in pairs:
         two = (names[numbers[each["first"]]], names[numbers[each["second"]]])
-        gap = each["differences"].get(each["metric"])
-        value = METRICS[each["metric"]].gap(**gap) if gap else "–"
+        value = METRICS[each["metric"]].gap(**each["differences"][each["metric"]])
         ps = [_p(each["p"]), *([_p(each["adjusted"])] if len(pairs) > 1 else [])]
         lines.append((*two, value, *ps, *([each["test"] or "–"] if mixed else [])))
     head += ["p (Holm)"] * (len(pairs) > 1) + ["test"] * mixed
@@ -168,20 +167,33 @@ def _print_options(what: str, names: Sequence[str], options: Mapping[str, Sequen
 
 def _show_runs(result: dict[str, Any]) -> None:
     """Print a row a run, what differs in their recipes, and a row for each two runs."""
+    names = {each["run"]: each["name"] for each in result["runs"]}
+    corrected = ("p (Holm)",) if len(result["pairs"]) > 1 else ()
+    head = ("first", "second", "difference", "only first", "only second", "p", *corrected)
+    pairs = [_row(each, names)[: len(head)] for each in result["pairs"]]
+    if not fits_terminal(head, pairs):  # numbers leave more room
+        numbers = {run: f"{number}" for number, run in enumerate(names, 1)}
+        pairs = [_row(each, numbers)[: len(head)] for each in result["pairs"]]
+        names = {run: f"{numbers[run]} {name}" for run, name in names.items()}
+    _print_figures(result["runs"], names)
+    _print_options("run", [*names.values()], result["recipe"])
+    if pairs:
+        print(f"paired on {result['images']:,} test images; the difference is second minus first")
+        print_table(head, pairs)
+
+
+def _print_figures(runs: Sequence[dict[str, Any]], names: Mapping[str, str]) -> None:
+    """Print a row a run: its figures, then its costs."""
     from vitlab.evaluation.metrics import METRICS
 
-    names, rows = {each["run"]: each["name"] for each in result["runs"]}, []
+    rows = []
     shown = [each.name for each in METRICS.values() if each.key or not each.fn]
-    for each in result["runs"]:
+    for each in runs:
         ranges = {key: each["intervals"][key] for key in FIRST if key in each.get("intervals", {})}
         kept = {key: each[key] for key in ("task", *shown, *COSTS, "model") if key in each}
-        rows.append({"run": each["name"]} | kept | {"intervals": ranges})
-    print_rows(rows)
-    _print_options("run", [*names.values()], result["recipe"])
-    if pairs := result["pairs"]:
-        print(f"paired on {result['images']:,} test images; the difference is second minus first")
-        head = ("first", "second", "difference", "only first", "only second", "p", "p (Holm)")
-        print_table(head, [_row(each, names) for each in pairs])
+        rows.append(dict(readable({"run": names[each["run"]]} | kept | {"intervals": ranges})))
+    head = tuple(dict.fromkeys(name for row in rows for name in row))
+    print_wide(head, [tuple(row.get(name, "") for name in head) for row in rows])
 
 
 def _row(pair: dict[str, Any], names: dict[str, str]) -> tuple[str, ...]:

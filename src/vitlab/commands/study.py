@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vitlab.commands import RunOptions, print_costs
-from vitlab.errors import OptionError
 from vitlab.experiments.several import ON
 from vitlab.options import above, argument, at_least, option
 from vitlab.places import On, check_run_folder
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.recipe_file import start_from
 from vitlab.studies.base import small
-from vitlab.studies.papers import ABOUT, STUDIES, budget_seconds
+from vitlab.studies.papers import ABOUT, STUDIES, budget_seconds, check_free
 from vitlab.terminal import print_wide
 from vitlab.units import duration
 
@@ -83,8 +82,7 @@ def build(given: dict[str, Any]) -> StudyOptions:
         OptionError: an unknown study, or an option that it chooses itself.
     """
     name, given = given["name"], {"data": "digits"} | given
-    if chosen := set(STUDIES[StudyOptions(name=name).name]["varies"].split()) & set(given):
-        raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
+    check_free(StudyOptions(name=name).name, given)
     if "recipe" in given:
         start, rest = start_from(given)
     else:

@@ -50,8 +50,8 @@ def decided(
         )
     if labels.several and options.balance == "sampling":
         raise OptionError(
-            "balance=sampling draws images by their class, but these have several: use "
-            "--balance weights or --balance focal"
+            "balance=sampling draws images by their class, but these have several: use --balance "
+            "weights, where classes are rare, or --balance focal, where most images are easy"
         )
     # the yes and no of a class are uneven by nature
     ratio = 1.0 if labels.several or own else imbalance(labels.counts(classes))

@@ -63,7 +63,10 @@ class Classify:
             OptionError: several labels per image with a softmax, which expects one.
         """
         if labels.several and self.kind == "softmax" and self.own is None:
-            raise OptionError("images with several labels need --loss bce or --loss sigmoid")
+            raise OptionError(
+                "images with several labels need --loss bce, which suits most data (the mean over "
+                "classes), or --loss sigmoid, as in the ViT paper (their sum, and so larger steps)"
+            )
 
     def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> LossFigures:
         """Return the mean loss of a batch, and `correct`, the number of images it got right.

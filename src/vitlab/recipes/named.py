@@ -5,8 +5,10 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from vitlab.data.settings import Augment, Data
+from vitlab.errors import OptionError
 from vitlab.keywords import RecipeKeywords
-from vitlab.options import check_known
+from vitlab.options import nearest
+from vitlab.places import exists
 from vitlab.progress import public
 from vitlab.recipes.choices import Average, ObjectivePart, Optimization, Schedule, Start
 from vitlab.recipes.model_part import model_part
@@ -178,15 +180,19 @@ def recipe(name: str, data: str = "", **choices: Unpack[RecipeKeywords]) -> Reci
     """Return a recipe by name, with any of its options or its model's fields chosen.
 
     Args:
-        name: one of `RECIPES`; `vitlab recipes` lists them
-        data: what to learn from, unless the recipe says so
+        name: one of `RECIPES`; `vitlab recipes` lists them; `digits` is a recipe, and data, too
+        data: what to learn from, unless the recipe says so: `vitlab.recipe("small", "photos")`
         choices: options by their own names, as on the command line: `lr=1e-3`,
             `model="ViT-S/16"`; where a paper has a row for the model, the recipe follows it
 
     Raises:
         OptionError: an unknown recipe or option, an invalid value, or an option without effect.
     """
-    check_known([name], RECIPES, "recipe")
+    if name not in RECIPES:
+        hint = nearest(name, RECIPES)
+        if exists(name) or "/" in name or not hint.startswith("did you mean"):
+            hint = f"the recipe comes first, the data second: vitlab.recipe('small', {name!r})"
+        raise OptionError(f"unknown recipe {name!r}: {hint}")
     given: dict[str, Any] = {**choices, **({"data": data} if data else {})}
     model = given.pop("model", None)
     if given.get("weights") or model == "":

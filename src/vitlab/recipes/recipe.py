@@ -119,7 +119,8 @@ class Recipe(Options):
         numbers = task == "regress"
         if numbers and loss not in OF_NUMBERS:
             raise OptionError(
-                f"task=regress needs loss={', '.join(OF_NUMBERS[:-1])} or {OF_NUMBERS[-1]}"
+                "task=regress needs loss=l2, as a rule, huber, where some numbers are far off, or "
+                "gaussian, to learn a deviation beside each"
             )
         needing = {
             "teacher": self.distill.teacher,

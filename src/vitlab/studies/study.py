@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -52,7 +51,8 @@ from vitlab.experiments.timing import (
     scratch_folder,
     timed,
 )
-from vitlab.files import write_text
+from vitlab.files import vanishing_folder, write_text
+from vitlab.keywords import StudyKeywords
 from vitlab.machine.cores import cores
 from vitlab.models.cost import cost
 from vitlab.optim.table import OPTIMIZERS
@@ -64,7 +64,7 @@ from vitlab.runs.naming import folder_name
 from vitlab.studies.base import Base, small
 from vitlab.studies.design import ACCURACY, Arm, Study
 from vitlab.studies.grid import cells_of, chosen_arms, needs
-from vitlab.studies.papers import budget_seconds, study_named
+from vitlab.studies.papers import budget_seconds, check_free, study_named
 from vitlab.studies.results import rows_of, written
 from vitlab.studies.step_cost import Examination, StepWork, reckoned, step_work
 from vitlab.training.budget import REPORT
@@ -97,6 +97,7 @@ def study(
     host: Host | None = None,
     command: str = "",
     quiet: bool = False,
+    **choices: Unpack[StudyKeywords],
 ) -> dict[str, Any]:
     """Run a study, or go on with it; finished runs are not repeated.
 
@@ -125,6 +126,7 @@ def study(
         host: where to train
         command: what the user typed
         quiet: print nothing but warnings
+        choices: options of the recipe that the arms start from: `image_size=32`, `batch=64`
 
     Returns:
         The JSON of `vitlab study NAME`: `rows` with `values`, `mean` and `std` of each arm,
@@ -132,7 +134,8 @@ def study(
         `macs` and `seconds`. Empty in every process but the first of torchrun's.
 
     Raises:
-        OptionError: an unknown study or row, or a budget that is too small.
+        OptionError: an unknown study or row, an option that is unknown or the study's own, or a
+            budget that is too small.
         RunError: the folder is in the way, or its study was begun otherwise.
         UserError: as `vitlab.train`, except that a run diverged.
         KeyboardInterrupt: a stop was asked for; the same call goes on.
@@ -140,7 +143,7 @@ def study(
     seconds = budget_seconds(budget, epochs)
     own = study_named(what) if isinstance(what, str) else what
     name = what if isinstance(what, str) else re.sub(r"[^a-z0-9]+", "-", own.title.lower())
-    base = Base((recipe or small(data)).lasting(1.0), downstream)
+    base = Base(_start(what, recipe, data, choices).lasting(1.0), downstream)
     folder = CampaignFolder(out or folder_name(f"study-{name}", base.recipe.data.data))
     arms = chosen_arms(tuple(own.arms(base)), only)
     check_packages(arms)
@@ -342,9 +345,9 @@ class StudyGrid:
         host, works = self.setup.host, dict[str, StepWork]()
         needed = {name for arm in arms for name in needs(arm)}
         slow = named_if_slow(f"counting the operations of {counted(len(arms), 'row')}")
-        with slow, TemporaryDirectory(prefix="vitlab-cost-") as there:
-            for cell in cells_of(arms, self.seeds[:1], Path(there)):
-                keep = Path(there) / cell.name if cell.kind in needed else None
+        with slow, vanishing_folder("vitlab-cost-") as there:
+            for cell in cells_of(arms, self.seeds[:1], there):
+                keep = there / cell.name if cell.kind in needed else None
                 work = step_work(cell.recipe, host, opened, keep)
                 whole = work.steps / learned_share(cell.recipe)
                 works[cell.kind] = replace(work, steps=whole)
@@ -360,6 +363,16 @@ class StudyGrid:
             if found.step:  # else it diverged
                 return found
         return RunCost(test + REPORT, step, work.steps, work.macs, test, test)
+
+
+def _start(
+    what: str | Study, recipe: Recipe | None, data: str, choices: Mapping[str, Any]
+) -> Recipe:
+    """Return the recipe that the arms start from, with the options that the caller chose."""
+    check_free(what if isinstance(what, str) else "", choices)
+    given = dict(choices)
+    start = small(data, given.pop("model", "")) if recipe is None else recipe
+    return start.changed(**given)
 
 
 def _give_way(folder: CampaignFolder, file: Path) -> None:

@@ -59,10 +59,11 @@ class Maker:
         return self.place / name
 
 
-def other_images(run: Path, shift: int) -> None:
-    """Let a run have been tested on other images."""
+def other_images(run: Path, shift: int, mark: str = "") -> None:
+    """Let a run have been tested on other images, of data with another fingerprint, if named."""
     folder = RunFolder(run)
     arrays, about = read_arrays(folder.predictions, dict) or ({}, {})
+    about |= {"data": mark} if mark else {}
     write_arrays(folder.predictions, arrays | {"keys": arrays["keys"] + shift}, about)
 
 
@@ -154,7 +155,7 @@ def test_runs_are_one_recipe_wherever_they_lie(made: Maker) -> None:
     assert [len(each["runs"]) for each in found["recipes"]] == [3, 1]
     (pair,) = found["recipe_pairs"]
     assert (pair["p"], pair["test"], pair["differences"]["accuracy"]["interval"]) == (None,) * 3
-    assert "a single run of apart: how far another seed" in " ".join(found["notes"])
+    assert "there is a single run of apart: how far" in " ".join(found["notes"])
 
 
 def test_a_study_has_several_recipes(made: Maker) -> None:
@@ -201,8 +202,9 @@ def test_folds_of_a_recipe_are_paired(
 ) -> None:
     for name, values, lr in (("a", FIRST, 0.1), ("b", SECOND, 0.2)):
         for fold, value in enumerate(values, 1):
-            run = made(f"{name}/fold-{fold}-of-3", value, fold=f"{fold}/3", lr=lr)
-            other_images(run, fold)
+            mark = f"{fold}"  # of the training images, which each fold has others of
+            run = made(f"{name}/fold-{mark}-of-3", value, fold=f"{fold}/3", lr=lr, fingerprint=mark)
+            other_images(run, fold, mark)
         (made.place / name / "campaign.json").write_text('{"campaign": "cross-validation"}')
     places = [made.place / "a", made.place / "b"]
     found = vitlab.compare(places)
@@ -216,6 +218,8 @@ def test_folds_of_a_recipe_are_paired(
     assert "was tested on other images" not in notes
     printed, _ = shown(capsys, monkeypatch, *map(str, places))
     assert "--fold" not in printed
+    other = made("c/fold-1-of-5", 0.8, fold="1/5", lr=0.1, fingerprint="1")  # of other parts
+    assert len(vitlab.compare([*places, other])["recipes"]) == 3
 
 
 def test_recipes_of_other_test_images_are_not_tested(made: Maker) -> None:
@@ -227,7 +231,7 @@ def test_recipes_of_other_test_images_are_not_tested(made: Maker) -> None:
         found = vitlab.compare(places)
         (pair,) = found["recipe_pairs"]
         assert (pair["metric"], pair["p"], pair["differences"]) == (None, None, {})
-        assert "a and b were tested on other images" in " ".join(found["notes"])
+        assert "tested on other images, so that there is no" in " ".join(found["notes"])
         for run in places[1].glob("seed-*"):
             RunFolder(run).predictions.unlink(missing_ok=True)
             text = (run / "run.toml").read_text()
@@ -244,7 +248,7 @@ def test_what_cannot_be_tested_is_said(made: Maker) -> None:
     found = vitlab.compare([first, second])
     assert "accuracy" not in found["recipes"][1]["mean"]
     assert found["recipe_pairs"][0]["metric"] is None
-    assert "a and b have no figure in common" in " ".join(found["notes"])
+    assert "no figure in common that is the same quantity: a and b" in found["notes"]
     third = made.seeds("c", [each + 0.01 for each in FIRST], lr=0.1)
     made("c/seed-9", None, seed=9, lr=0.1)
     again = made("again", 0.1, seed=0, lr=0.1)
@@ -252,7 +256,7 @@ def test_what_cannot_be_tested_is_said(made: Maker) -> None:
     (pair,) = found["recipe_pairs"]
     assert (pair["p"], pair["test"]) == (None, None)
     notes = " ".join(found["notes"])
-    assert "a and c differ by exactly the same in all runs" in notes
+    assert "exactly the same in all runs, which leaves nothing to test it by: a and c" in notes
     assert "again repeats the recipe, the seed and the fold of another run" in notes
     assert "c/seed-9 is not finished" in notes
     assert [Path(each).name for each in found["recipes"][1]["unfinished"]] == ["seed-9"]

@@ -34,6 +34,7 @@ from vitlab.data.sources.tables import open_dataset
 from vitlab.errors import DataError, ImageError, UserError
 
 DIGITS = "digits"
+COLORS = 4  # channels of an image, at most: where there are more, its axes may be in another order
 
 
 @dataclass(frozen=True)
@@ -346,13 +347,23 @@ def _arrays(images: Any, labels: Any, title: str) -> Arrays:
         labels: (n,)
         title: what to call the data in an error
     """
+    array = images
     if isinstance(images, Tensor):
-        images = (images.permute(0, 2, 3, 1) if images.ndim == 4 else images).cpu().numpy()
-    pixels: NDArray[np.uint8] = images[..., None] if images.ndim == 3 else images
+        array = (images.permute(0, 2, 3, 1) if images.ndim == 4 else images).cpu().numpy()
+    pixels: NDArray[np.uint8] = array[..., None] if array.ndim == 3 else array
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or not pixels.size:
         raise DataError(
-            f"the images of {title} have shape {images.shape} and numbers of type {images.dtype}: "
+            f"the images of {title} have shape {array.shape} and numbers of type {array.dtype}: "
             "give (n, rows, columns, channels), of PyTorch (n, channels, rows, columns), as uint8"
+        )
+    _, rows, columns, channels = pixels.shape
+    if channels > COLORS and (min(rows, columns) <= COLORS or rows < columns == channels):
+        axes = (
+            "channels, rows, columns" if isinstance(images, Tensor) else "rows, columns, channels"
+        )
+        raise DataError(
+            f"the images of {title} have shape {tuple(images.shape)}: give (n, {axes}) with 1, 3 "
+            "or 4 channels"
         )
     if len(labels) != len(pixels):
         raise DataError(f"{title} has {len(pixels):,} images, but {len(labels):,} labels")

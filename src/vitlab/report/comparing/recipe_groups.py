@@ -14,6 +14,7 @@ import numpy as np
 
 from vitlab.errors import OptionError, UserError
 from vitlab.evaluation.metrics import METRICS
+from vitlab.places import exists
 from vitlab.recipes.recipe import Recipe
 from vitlab.report.comparing.compared_run import ComparedRun, options_in
 from vitlab.report.comparing.short_names import recipe_names
@@ -151,7 +152,7 @@ def _groups(
 
 def _identity(folder: RunFolder, recipe: Recipe, numbering: Iterable[str]) -> str:
     """Return a text that is the same for runs of one recipe and the same images."""
-    origins, parts = _origins(folder, recipe), list[Any]()
+    origins, parts, numbering = _origins(folder, recipe), list[Any](), set(numbering)
     for number, (run, learned) in enumerate([(folder, recipe), *origins]):
         options = options_in(learned) | dict.fromkeys((*numbering, *PLACES))
         options["--data"] = Path(str(options["--data"])).name  # the fingerprint says which
@@ -159,8 +160,17 @@ def _identity(folder: RunFolder, recipe: Recipe, numbering: Iterable[str]) -> st
         options["--from"] = "a run" if named else run.base or options["--from"]
         for name in GUIDES:
             options[name] = options[name] and (run.guided_by or options[name])
-        parts.append((options, run.fingerprint, run.code, run.tables.get("changes", [])))
+        data = run.fingerprint
+        if (fold := learned.data.fold) and "--fold" in numbering:  # each has a fingerprint
+            data = f"{fold.partition('/')[2]} of {_whole_place(learned.data.data)}"
+        parts.append((options, data, run.code, run.tables.get("changes", [])))
     return repr(parts)
+
+
+def _whole_place(data: str) -> str:
+    """Return where data lies, if that is on this machine; else its name."""
+    path = Path(data).expanduser()
+    return str(path.resolve()) if exists(data) else str(path)
 
 
 def _origins(folder: RunFolder, recipe: Recipe) -> list[tuple[RunFolder, Recipe]]:

@@ -100,7 +100,8 @@ def _runs(recipe: ComparedRecipe) -> str:
 
 
 def _differences(recipes: Sequence[ComparedRecipe], pairs: Sequence[RecipePair]) -> list[Block]:
-    """Return a row for each two recipes."""
+    """Return a row for each two recipes whose figures are of the same test."""
+    pairs = [each for each in pairs if each.differences]
     if not pairs:
         return []
     metrics = {METRICS[pair.metric] for pair in pairs if pair.metric}
@@ -133,8 +134,6 @@ def _named(recipes: Sequence[ComparedRecipe], pair: RecipePair) -> str:
 
 def _gap(pair: RecipePair, *, named: bool) -> str:
     """Return a difference with its interval, and of what it is, if pairs differ in that."""
-    if pair.metric not in pair.differences:
-        return "–"
     metric, gap = METRICS[pair.metric], pair.differences[pair.metric]
     text = metric.gap(gap.value, gap.interval)
     return f"{metric.word} {text}" if named else text

@@ -113,6 +113,16 @@ def main_of_both(first: ComparedRecipe, second: ComparedRecipe) -> Metric | None
     return next((METRICS[name] for name in names if name in shared), None)
 
 
+def same_tests(recipes: Sequence[ComparedRecipe]) -> list[list[ComparedRecipe]]:
+    """Return the recipes with finished runs, those that were tested on the same images together."""
+    groups = list[list[ComparedRecipe]]()
+    for each in recipes:
+        if each.runs:
+            own = next((group for group in groups if _tested_alike(group[0], each)), None)
+            groups.append([each]) if own is None else own.append(each)
+    return groups
+
+
 def _tested_alike(first: ComparedRecipe, second: ComparedRecipe) -> bool:
     """Whether two recipes were tested on the same images."""
     contents = [_contents(each) for each in (first, second)]

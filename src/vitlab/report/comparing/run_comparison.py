@@ -11,10 +11,10 @@ from vitlab.report.comparing.recipe_groups import ComparedRecipe, recipes_of, un
 from vitlab.report.comparing.recipe_tests import (
     NO_FIGURE,
     OF_LOSS,
-    OTHER_IMAGES,
     SAME_GAP,
     RecipePair,
     recipe_pairs,
+    same_tests,
 )
 from vitlab.report.comparing.short_names import run_names
 from vitlab.runs.several_runs import several_runs
@@ -22,9 +22,8 @@ from vitlab.runs.several_runs import several_runs
 Progress = Callable[[str, int, int], None]
 PAIRED_RUNS = 40  # each two of them, at most: 780 pairs
 REASONS = {  # of `RecipePair.reason`
-    OTHER_IMAGES: "were tested on other images: their figures are of different tests",
-    NO_FIGURE: "have no figure in common that is the same quantity",
-    SAME_GAP: "differ by exactly the same in all runs, which leaves nothing to test by",
+    NO_FIGURE: "no figure in common that is the same quantity",
+    SAME_GAP: "the difference is exactly the same in all runs, which leaves nothing to test it by",
 }
 
 
@@ -139,12 +138,19 @@ def _notes(entries: Sequence[ComparedRun], same: SameImages | None) -> list[str]
 def _apart(entries: Sequence[ComparedRun], same: SameImages) -> list[str]:
     """Return a line on the runs that were tested on other images than most."""
     folds = {unit_of(entries[number])[1] for number in same.runs}
-    others = [number for number in same.apart if not unit_of(entries[number])[1]]
-    notes = [
-        f"{entries[number].name} was tested on other images: its figures are of another test, and "
-        "it is left out of what compares image by image"
-        for number in (others if all(folds) else same.apart)
-    ]
+    others = [number for number in same.apart if not all(folds) or not unit_of(entries[number])[1]]
+    names = [entries[number].name for number in others]
+    notes = []
+    if len(names) == 1:
+        notes.append(
+            f"{names[0]} was tested on other images: its figures are of another test, and it is "
+            "left out of what compares image by image"
+        )
+    elif names:
+        notes.append(
+            f"{', '.join(names)} were tested on other images: their figures are of other tests, "
+            "and they are left out of what compares image by image"
+        )
     if all(folds) and len(others) < len(same.apart):
         notes.append(
             f"each fold is tested on images of its own: runs are compared image by image on those "
@@ -163,16 +169,21 @@ def _of_recipes(recipes: Sequence[ComparedRecipe], pairs: Sequence[RecipePair]) 
         for each in recipes
         for run in each.again
     ]
-    notes += [
-        f"{recipes[each.first].name} and {recipes[each.second].name} {REASONS[each.reason]}"
-        for each in pairs
-        if each.reason in REASONS
-    ]
+    if len(tests := same_tests(recipes)) > 1:
+        own = "; ".join(", ".join(each.name for each in group) for group in tests)
+        notes.append(f"tested on other images, so that there is no difference of figures: {own}")
+    for reason, words in REASONS.items():
+        two = [
+            f"{recipes[each.first].name} and {recipes[each.second].name}"
+            for each in pairs
+            if each.reason == reason
+        ]
+        notes += [f"{words}: {'; '.join(two)}"] * bool(two)
     single = [each.name for each in recipes if len(each.runs) == 1]
     if single and len(recipes) > 1:
         notes.append(
-            f"a single run of {', '.join(single)}: how far another seed may be from it is not "
-            "known, and so there is no test of what it differs by"
+            f"there is a single run of {', '.join(single)}: how far another seed is from it is not "
+            "known, and so its differences have no interval and no test"
         )
     if any(len(each.folds) > 1 for each in recipes):
         notes.append(

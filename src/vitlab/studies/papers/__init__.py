@@ -3,6 +3,7 @@
 Nothing here imports PyTorch until a study is asked for.
 """
 
+from collections.abc import Collection
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,22 @@ def study_named(name: str) -> "Study":
         entry.get("note", ""),
         rows.get("findings"),
     )
+
+
+def check_free(study: str, given: Collection[str]) -> None:
+    """Refuse options that a study chooses itself.
+
+    Args:
+        study: its name; of one that is not the papers', only what every study chooses is refused
+        given: names of options
+
+    Raises:
+        OptionError: the first of them.
+    """
+    if chosen := set(STUDIES.get(study, {}).get("varies", "").split()) & set(given):
+        raise OptionError(f"the study {study} chooses {min(chosen)} itself: leave it out")
+    if "steps" in given:
+        raise OptionError("steps differs from row to row: set epochs")
 
 
 def budget_seconds(budget: str, epochs: float) -> float:

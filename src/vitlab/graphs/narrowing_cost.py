@@ -132,8 +132,8 @@ class SeenSample:
         if self.varied >= LEAST and len(self.classes) >= min(2, model.config.classes):
             return ""
         return (
-            f"{self.varied:,} that count (classes: {len(self.classes):,}; {self.plain:,} more are of "
-            f"one color): at least {LEAST} of {min(2, model.config.classes)} classes are needed"
+            f"{self.varied:,} that count (classes: {len(self.classes):,}; {self.plain:,} more are "
+            f"of one color): at least {LEAST} of {min(2, model.config.classes)} classes are needed"
         )
 
 

@@ -198,7 +198,7 @@ def test_a_file_that_gives_no_numbers_is_refused(model: Model) -> None:
     """NaN is not within any limit, not even where labeled images judge."""
     nothing = {"probabilities": np.full((2, 3), np.nan), "distance": np.full(2, np.nan)}
     for tolerance in (1e-4, math.inf):
-        with pytest.raises(WeightsError, match="by nan of an image's largest .* in onnxruntime"):
+        with pytest.raises(WeightsError, match=r"by nan of .* in onnxruntime"):
             agree(
                 lambda images: nothing, model, bare=False, where="onnxruntime", counts=(2,),
                 tolerance=tolerance,

@@ -47,7 +47,7 @@ def _traced_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     def traced(model: Model, form: Traceable) -> tuple[Any, list[str]]:
         several, unlike = model.provenance.get("multi_label"), model.unlike
-        parts = form.input, form.outputs, str(form.free), tuple(form.example.shape)
+        parts = form.input, form.outputs + form.inner, str(form.free), tuple(form.example.shape)
         key = repr((fingerprint(model), model.temperature, several, unlike is None, *parts))
         file: Path = folder / hashlib.sha256(key.encode()).hexdigest()
         with FileLock(f"{file}.lock"):

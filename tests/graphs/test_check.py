@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,22 +50,22 @@ def test_it_runs_by_itself(folder: Path) -> None:
     )
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines() == [
-        "onnxruntime: largest difference 0 (limit 0.0001)",
+        "onnxruntime on CPU: largest difference 0 (limit 0.0001)",
         "no block of 2 deviates: cosine at least 1.000000",
     ]
 
 
 def test_the_reference_is_the_model(folder: Path, model: Model) -> None:
     stored = dict(np.load(folder / "reference.npz"))
-    image = stored["input:image"]
+    image = stored["0:input:image"]
     for row, answer in zip(
-        stored["output:probabilities"], vitlab.classify(model, [*image], top=3), strict=True
+        stored["0:output:probabilities"], vitlab.classify(model, [*image], top=3), strict=True
     ):
         chances = dict(answer.classes)
         for name, chance in zip(model.config.labels, row, strict=True):
             assert abs(chances[name] - chance) < 1e-5
     wanted = model.intermediates(vitlab.preprocess(model)([*image]), [1, 2])
-    blocks = [each for name, each in stored.items() if name.startswith("block:")]
+    blocks = [each for name, each in stored.items() if name.startswith("0:block:")]
     for own, found in zip(wanted, blocks, strict=True):
         torch.testing.assert_close(torch.from_numpy(found), own, rtol=1e-4, atol=1e-4)
 
@@ -77,9 +78,9 @@ def test_the_first_block_that_deviates_is_named(
 ) -> None:
     """The weights of one block are spoilt, as a runtime with a wrong kernel would."""
     proto = onnx.load(folder / "model.onnx")
-    names = [name for name in np.load(folder / "reference.npz") if name.startswith("block:")]
+    names = [name for name in np.load(folder / "reference.npz") if name.startswith("0:block:")]
     made = [node.output[0] for node in proto.graph.node]
-    place = made.index(names[0].removeprefix("block:"))
+    place = made.index(names[0].removeprefix("0:block:"))
     weights = {each.name: each for each in proto.graph.initializer}
     product = next(
         node
@@ -110,6 +111,70 @@ def test_numbers_are_compared_in_their_own_units(
     export_headed(tmp_path / "run", folder := tmp_path / "made", "numbers")
     assert checked(capsys, monkeypatch, folder)[0] == 0
     stored = dict(np.load(folder / "reference.npz"))
-    stored["output:values"][:, 0] += 1e-5  # ten deviations of that column
+    stored["0:output:values"][:, 0] += 1e-5  # ten deviations of that column
     np.savez(folder / "reference.npz", allow_pickle=False, **stored)
     assert checked(capsys, monkeypatch, folder)[0] == 1
+
+
+def test_a_text_that_is_another_is_refused(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    tmp_path: Path,
+) -> None:
+    """Names of classes in the graph, and every text of the metadata."""
+
+    def told(spoil: Callable[[onnx.ModelProto], None]) -> str:
+        proto = onnx.load(folder / "model.onnx")
+        spoil(proto)
+        for name in ("reference.npz", "check.py"):
+            (tmp_path / name).write_bytes((folder / name).read_bytes())
+        onnx.save(proto, tmp_path / "model.onnx")
+        status, out = checked(capsys, monkeypatch, tmp_path)
+        assert status == 1
+        return out
+
+    def swap(proto: onnx.ModelProto) -> None:
+        (names,) = [each for each in proto.graph.initializer if each.name == "class_names"]
+        names.string_data[0], names.string_data[1] = names.string_data[1], names.string_data[0]
+
+    def rename(proto: onnx.ModelProto) -> None:
+        proto.metadata_props[0].value = proto.metadata_props[0].value.replace("mit", "gpl")
+
+    assert "strings 'class_names': number 1 is 'dog', at the export 'cat'" in told(swap)
+    assert "metadata 'vitlab': differs from that of the export" in told(rename)
+    assert "metadata 'vitlab': is missing" in told(lambda proto: proto.metadata_props.pop())
+    more = {"key": "more", "value": "text"}
+    assert "'more': was not there" in told(lambda proto: proto.metadata_props.add(**more))
+
+
+REFUSED = {
+    ("--device", "TPU"): "onnxruntime: no device 'TPU' here: --device CPU",
+    ("--set", "session.x64quantprecison=1"): "did you mean session.x64quantprecision",
+    ("--set", "fast"): "onnxruntime: --set takes KEY=VALUE, not 'fast'",
+    ("--device", "cpuexecutionprovider"): "onnxruntime on CPU: largest difference 0",
+}
+
+
+def test_devices_and_settings_that_there_are(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    tmp_path: Path,
+) -> None:
+    for words, line in REFUSED.items():
+        status, out = checked(capsys, monkeypatch, folder, *words)
+        assert (status, line in out) == ("largest" not in line, True), out
+    for name in ("reference.npz", "check.py"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    proto = onnx.load(folder / "model.onnx")
+    next(node for node in proto.graph.node if node.op_type == "MatMul").op_type = "Unknown"
+    onnx.save(proto, tmp_path / "model.onnx")
+    status, out = checked(capsys, monkeypatch, tmp_path)
+    assert (status, len(out.splitlines())) == (1, 1)
+    assert out.startswith("onnxruntime refuses the file: ")
+    pytest.importorskip("openvino")
+    status, out = checked(capsys, monkeypatch, folder, "openvino", "--set", "PRECISION=f32")
+    assert (status, "unknown --set PRECISION: did you mean" in out) == (1, True)
+    status, out = checked(capsys, monkeypatch, folder, "openvino", "--device", "XPU")
+    assert (status, "no device 'XPU' here: --device AUTO, CPU" in out) == (1, True)

@@ -12,9 +12,11 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 
 import vitlab
 from conftest import call
+from made_models import tiny
 from vitlab.commands.export import show
 from vitlab.data.holdout import identities
 from vitlab.data.open import open_images
@@ -189,6 +191,60 @@ def test_a_file_that_predicts_other_classes_is_refused(
     words = r"another class than ViT.* for 100.0% of 20 images, more than 2.0%: choose another"
     with pytest.raises(WeightsError, match=words):
         narrowing_cost(whole.read_bytes(), tmp_path / "turned.onnx", learned, drawn)
+
+
+def pictures(root: Path, counts: dict[str, int], plain: bool) -> Path:
+    """Folders of so many images a class, of one color each if they are plain."""
+    draw = np.random.default_rng(0)
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            size = (1, 1, 3) if plain else (16, 16, 3)
+            image = np.broadcast_to(draw.integers(0, 256, size, np.uint8), (16, 16, 3))
+            Image.fromarray(np.ascontiguousarray(image)).save(root / name / f"{number}.png")
+    return root
+
+
+FEW: list[tuple[dict[str, int], bool, str]] = [
+    (
+        {"a": 1, "b": 1},
+        False,
+        r"has 2 that count \(classes: 2; 0 more are of one color\): at least",
+    ),
+    ({"a": 20, "b": 20}, False, "has 40 that count"),
+    ({"a": 120}, False, r"has 50 that count \(classes: 1;"),
+    ({"a": 60, "b": 60}, True, r"has 0 that count \(classes: 2; 50 more are of one color\)"),
+]
+
+
+@pytest.mark.parametrize(("counts", "plain", "words"), FEW)
+def test_scales_of_too_few_images_are_refused(
+    counts: dict[str, int], plain: bool, words: str, tmp_path: Path
+) -> None:
+    model = tiny(classes=2, labels=("a", "b"))
+    data = pictures(tmp_path / "data", counts, plain)
+    with pytest.raises(DataError, match=f"int8 takes its scales from images, and .*{words}"):
+        vitlab.export(model, tmp_path / "a.onnx", precision="int8", data=data)
+    assert not (tmp_path / "a.onnx").exists()
+
+
+def test_a_cost_of_too_few_images_is_left_out(
+    model: Model,
+    whole: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    drawn = draw(model, "digits", 20, bare=False)
+    found = narrowing_cost(whole.read_bytes(), whole, model, drawn)
+    assert "what fewer bits cost is left out; images to measure it on: 20 that count" in caplog.text
+    assert not {"accuracy", "accuracy_before", "agreement", "largest_change"} & set(found)
+    assert (found["images"], found["bytes_before"]) == (20, whole.stat().st_size)
+    facts = {"model": "m", "format": "onnx", "file": "a", "bytes": 1, "precision": "int8"}
+    show(facts | {"batches": [1], "difference": 0.0} | found)
+    shown = capsys.readouterr().out
+    assert "images/s" in shown
+    assert "predictions" not in shown
 
 
 REFUSED: dict[str, dict[str, Any]] = {

@@ -323,3 +323,23 @@ def test_own_files_of_dinov2_and_ibot_at_another_size(tmp_path: Path, kind: str)
     want = torch.nn.functional.interpolate(table, mode="bicubic", **how)
     got = model.positions[0].at(model.config.grid).table  # type: ignore[union-attr, index]
     torch.testing.assert_close(got[0, -16:], want[0].flatten(1).T, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("crop", [0.5, 0.7, 0.875, 0.9, 0.95, 1.0])
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+@pytest.mark.parametrize("center", ["round", "floor"])
+def test_what_is_called_lost_are_other_pixels(
+    crop: float, fit: str, center: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """224 pixels of crop=0.9 are the center of 248 in both."""
+    chosen = {"depth": 1, "crop": crop, "fit": fit, "center": center, "interpolation": "bicubic"}
+    model = vitlab.create("ViT-Ti/16", 3, 48, **chosen)
+    vitlab.save(model, tmp_path / "theirs", to="transformers")
+    again = vitlab.load(tmp_path / "theirs")
+    draw = np.random.default_rng(0)
+    sizes = [(60, 80), (61, 83), (83, 61), (50, 97), (97, 52), (48, 67), (53, 71), (50, 51)]
+    images = [draw.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+    same = [torch.equal(*(vitlab.preprocess(each)(image) for each in (model, again)))
+            for image in images]  # fmt: skip
+    assert all(same) == ("cannot represent" not in caplog.text)
+    assert "crop=" not in caplog.text

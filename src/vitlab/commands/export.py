@@ -107,20 +107,23 @@ def show(result: dict[str, Any]) -> None:
     print(f"checked with {batches} images: within {result['difference']:.1g} of the model")
     if "file" in result and "folder" in result:
         print(f"check it where it will run: python {result['folder']}/check.py RUNTIME")
-    if "agreement" in result:
+    if "bytes_before" in result:
         _show_cost(result)
 
 
 def _show_cost(result: dict[str, Any]) -> None:
     """Print what fewer bits change."""
-    name = "accuracy" if "accuracy" in result else "map"
+    name = "map" if "map" in result else "accuracy"
     forms = {name: percent, "images_per_second": "{:,.0f}".format, "bytes": storage}
     titles = "mAP" if name == "map" else name, "images/s", "size"
     rows = [
         (title, form(result[f"{key}_before"]), form(result[key]))
         for title, (key, form) in zip(titles, forms.items(), strict=True)
+        if f"{key}_before" in result
     ]
     print_table(("", "fp32", result["precision"]), rows)
+    if "agreement" not in result:
+        return
     print(
         f"on {result['images']:,} images ({result['split']}): {percent(result['agreement'])} of "
         "the predictions are the same; no probability changes by more than "

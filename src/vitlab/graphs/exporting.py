@@ -12,7 +12,7 @@ from vitlab.data.sources.request import Given
 from vitlab.errors import OptionError
 from vitlab.files import SEEN
 from vitlab.graphs.int8_form import keep_scales
-from vitlab.graphs.narrowing_cost import draw
+from vitlab.graphs.narrowing_cost import check_calibration, draw
 from vitlab.graphs.targets import IMAGES, MODEL, TARGETS, Precision, check_precision, check_target
 from vitlab.models.model import Model
 from vitlab.models.seen import write_seen
@@ -43,7 +43,8 @@ def export(
     A `file` without an ending is a folder: `model.onnx`, `reference.npz`, and `check.py`, which
     compares a runtime with the reference and needs none of our code: `python check.py openvino`.
 
-    int8 changes the prediction of at most 2% of the images, or is refused. Its scales are kept
+    int8 changes the prediction of at most 2% of the images, or is refused; so is one whose scales
+    would be of fewer than 50 images, of one class, or of images of one color. Its scales are kept
     beside the weights, in `int8.json`, for `vitlab serve --precision int8`.
 
     Args:
@@ -62,14 +63,14 @@ def export(
 
     Returns:
         `model`, `format`, `file` or `folder`, `bytes`, and what was compared: `batches`,
-        `difference`. With `data`, `accuracy` and `accuracy_before`, `agreement` (the share of
-        images whose prediction is the same), `largest_change` (of a probability),
-        `images_per_second`, `images_per_second_before` and `bytes_before`.
+        `difference`. With `data`, `images_per_second`, `images_per_second_before` and
+        `bytes_before`; of 50 images or more `accuracy` and `accuracy_before`, `agreement` (the
+        share of images whose prediction is the same) and `largest_change` (of a probability).
 
     Raises:
         OptionError: another target or ending, preprocessing that cannot be part of a graph, or a
             precision that the target or the model does not have.
-        DataError: no such data.
+        DataError: no such data, or too little for int8.
         WeightsError: a fused model, one that cannot be exported, or one whose file would give
             other numbers; nothing is written.
         PackageError: a package is missing.
@@ -83,7 +84,11 @@ def export(
     whole, inner = inner, on_processor(inner)
     how: dict[str, Any] = {"precision": precision, "batch": batch}
     if data is not None:
-        how["drawn"] = draw(inner, data, images, bare=bare, batch=batch or 1)
+        scales = precision == "int8"
+        drawn = draw(inner, data, images, bare=bare, batch=batch or 1, scales=scales)
+        how["drawn"] = drawn
+        if scales:
+            check_calibration(inner, drawn)
     found = TARGETS[to].write(inner, path, bare, **(how if TARGETS[to].narrow else {}))
     if precision == "fp16" and data is None:
         logging.getLogger("vitlab").warning(

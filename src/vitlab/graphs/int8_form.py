@@ -33,7 +33,8 @@ ROUNDS, BATCH = 7, 8  # of timing
 def keep_scales(model: Model, found: dict[str, Any]) -> None:
     """Move scales from what an export has found to a file beside the weights, if they have any."""
     kept = {"fingerprint": fingerprint(model), "scales": found.pop("scales")}
-    kept |= {key: found[key] for key in ("agreement", "images", "data", "split")}
+    stated = ("agreement", "images", "data", "split")
+    kept |= {key: found[key] for key in stated if key in found}
     if (folder := _folder(model)) is not None:
         with suppress(DiskError):  # weights that cannot be written to are exported all the same
             write_text(folder / RECORD, json.dumps(kept))

@@ -22,11 +22,15 @@ from vitlab.evaluation.choosing import Chosen, choose
 from vitlab.evaluation.infer import check_classifier, probabilities
 from vitlab.evaluation.metrics import figures, main_of
 from vitlab.graphs.agreement import Run, opened, runs
+from vitlab.graphs.check import watching
 from vitlab.graphs.targets import IMAGES
 from vitlab.models.model import Model
 from vitlab.units import percent
 
 CALIBRATING = 128  # images, at most, that scales are taken from
+LEAST = 50  # images, of two classes, that scales are taken from, and that a cost is stated of
+JUDGED = 16  # images whose features are compared
+FAR = 0.7  # of the features' spread: those of scrambled weights are above 1
 CHANGED = 0.02  # a larger share of images whose prediction changes is refused
 
 
@@ -70,9 +74,15 @@ class TimedFile:
 
 
 def draw(
-    model: Model, data: Given, images: int = IMAGES, *, bare: bool, batch: int = 1
+    model: Model,
+    data: Given,
+    images: int = IMAGES,
+    *,
+    bare: bool,
+    batch: int = 1,
+    scales: bool = False,
 ) -> DrawnSample:
-    """Draw at most so many of the data's test split, and others to take scales from.
+    """Draw at most so many of the data's test split, and others, perhaps to take scales from.
 
     Raises:
         DataError: no such data.
@@ -86,13 +96,61 @@ def draw(
         logging.getLogger("vitlab").warning(note)
     order = np.random.default_rng(0).permutation(len(asked.source)).tolist()
     if asked.split == "all":
-        count = min(CALIBRATING, max(1, len(order) // 4))
+        count = min(CALIBRATING, max(LEAST if scales else 1, len(order) // 4))
         order, others = order[count:], (asked.source, order[:count])
     else:
         source = choose(model, data, "train").source
         drawn = np.random.default_rng(0).permutation(len(source))[:CALIBRATING]
         others = source, drawn.tolist()
     return DrawnSample(asked, sorted(order[:images]), title_of(data), others, bare, batch)
+
+
+@dataclass
+class SeenSample:
+    """What is known of images that a figure or a scale would be of.
+
+    Attributes:
+        varied: images that can be decoded and are more than one color
+        plain: those of one color
+        classes: of the images
+    """
+
+    varied: int = 0
+    plain: int = 0
+    classes: set[tuple[int, ...]] = field(default_factory=set)
+
+    def add(self, images: NDArray[Any], classes: Sequence[int]) -> None:
+        """Count an image, and its classes."""
+        one = images[0]
+        plain = bool((one == one[:1, :1]).all())
+        self.plain += plain
+        self.varied += not plain
+        self.classes.add(tuple(sorted(classes)))
+
+    def lacks(self, model: Model) -> str:
+        """Return what they are, in words, if they are too few or too much alike."""
+        if self.varied >= LEAST and len(self.classes) >= min(2, model.config.classes):
+            return ""
+        return (
+            f"{self.varied:,} that count (classes: {len(self.classes):,}; {self.plain:,} more are "
+            f"of one color): at least {LEAST} of {min(2, model.config.classes)} classes are needed"
+        )
+
+
+def check_calibration(model: Model, drawn: DrawnSample) -> None:
+    """Refuse to take scales from few images, from one class alone, or from images of one color.
+
+    Raises:
+        DataError: the line says how many there are, and are needed.
+    """
+    source, numbers = drawn.others
+    seen = SeenSample()
+    for number in numbers:
+        with suppress(ImageError):
+            image = source.image(number).decode(model.config.channels)
+            seen.add(image[None], source.labels.classes_of(number))
+    if lack := seen.lacks(model):
+        raise DataError(f"int8 takes its scales from images, and {drawn.title} has {lack}")
 
 
 def calibrating(model: Model, drawn: DrawnSample) -> Iterator[NDArray[Any]]:
@@ -117,21 +175,26 @@ def narrowing_cost(before: bytes, file: Path, model: Model, drawn: DrawnSample) 
         `agreement`, the share of images whose prediction is the same (of decisions, where they have
         several labels); `largest_change` of a probability; `images`, `damaged`, `data`, `split`,
         `notes` and perhaps `learned_from`, as `vitlab.evaluate` has them; `bytes_before`;
-        `images_per_second` and `images_per_second_before`, without decoding.
+        `images_per_second` and `images_per_second_before`, without decoding. Of fewer than 50
+        images, or all of one class or color, neither accuracies nor changes.
 
     Raises:
         DataError: no image can be decoded.
         WeightsError: the prediction changes for more than 2% of the images.
     """
     source, count = drawn.asked.source, len(drawn.numbers)
+    classes_of = source.labels.classes_of
     old, new = (TimedFile(runs(opened(each))) for each in (before, file))
-    seen: list[int] = []
+    seen, sample = list[int](), SeenSample()
     for number, images in batches(source, drawn.numbers, model, drawn):
         seen.append(number)
+        sample.add(np.moveaxis(images, 1, -1) if drawn.bare else images, classes_of(number))
         old.take(images)
         new.take(images)
     if not seen:
         raise DataError(f"none of the {count:,} images can be decoded")
+    kept = [images for _, images in batches(source, drawn.numbers[:JUDGED], model, drawn)]
+    _check_features((before, file.read_bytes()), kept, model)
     labels = source.labels.take(seen)
     tables = [_chances(each.rows, labels, model, drawn.bare) for each in (old, new)]
     compared = _compared(tables[0], tables[1], labels)
@@ -141,6 +204,9 @@ def narrowing_cost(before: bytes, file: Path, model: Model, drawn: DrawnSample) 
             f"of {len(seen):,} images, more than {percent(CHANGED)}: choose another --precision; "
             "nothing is written"
         )
+    if lack := sample.lacks(model):
+        compared = {}
+        logging.getLogger("vitlab").warning("what fewer bits cost is left out: there are %s", lack)
     return compared | {
         "images": len(seen),
         "damaged": count - len(seen),
@@ -150,6 +216,23 @@ def narrowing_cost(before: bytes, file: Path, model: Model, drawn: DrawnSample) 
         "images_per_second": len(seen) / new.seconds,
         "images_per_second_before": len(seen) / old.seconds,
     }
+
+
+def _check_features(files: Sequence[bytes], images: list[NDArray[Any]], model: Model) -> None:
+    """Refuse a file whose features are far from those in fp32, which predictions may hide."""
+    found = []
+    for each in files:
+        run = runs(opened(watching(each, ["features"])), ["features"])
+        found.append(np.concatenate([run(batch)["features"][:1] for batch in images]))
+    old, new = found
+    spread = np.linalg.norm(old - (old.mean(0) if len(old) > 1 else 0))
+    away = np.linalg.norm(new - old)
+    if not away <= FAR * spread:
+        raise WeightsError(
+            f"the file would compute other features than {model.config.name}, {away / spread:.2g} "
+            f"of their spread away, more than {FAR:g}: choose another --precision; nothing is "
+            "written"
+        )
 
 
 def _compared(old: NDArray[np.float64], new: NDArray[np.float64], labels: Labels) -> dict[str, Any]:

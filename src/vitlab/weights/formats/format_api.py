@@ -146,5 +146,17 @@ def check_kept(format: str, config: ModelConfig, theirs: ModelConfig) -> list[st
             continue
         if name not in OF_IMAGES:
             raise cannot(format, f"{name}={mine!r} in this model")
+        if _gives_same_pixels(name, config, theirs):
+            continue
         lost.append(f"{name}={mine!r}")
     return lost
+
+
+def _gives_same_pixels(name: str, config: ModelConfig, theirs: ModelConfig) -> bool:
+    """Return whether a field differs in its number alone: 224 pixels of crop=0.9 are of 248."""
+    both = config, theirs
+    mine, other = ([int(side / each.crop + 1e-6) for side in each.size] for each in both)
+    if name == "center":  # the longer side of an image may be cut anywhere
+        spare = [whole - side for whole, side in zip(mine, config.size, strict=True)]
+        return all(each.fit == "squash" for each in both) and all(each % 4 != 3 for each in spare)
+    return name == "crop" and mine == other

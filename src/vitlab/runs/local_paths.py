@@ -108,8 +108,9 @@ class LocalPaths:
         )
 
     def retyped(self, recipe: Recipe, now: Recipe) -> Recipe:
-        """Return a recipe with the paths of another one, spelled as recorded where they can be."""
-        return self.as_recorded(self._with(recipe, _paths_of(now)))
+        """Return a recipe with the paths that another one names, as recorded where they can be."""
+        named = {name: path for name, path in _paths_of(now).items() if path}
+        return self.as_recorded(self._with(recipe, named))
 
     def reached(self, recipe: Recipe) -> Recipe:
         """Return a recipe whose paths lead somewhere, also where they were typed elsewhere."""

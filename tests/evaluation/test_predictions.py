@@ -37,6 +37,19 @@ def modes(network: nn.Module) -> list[bool]:
     return [module.training for module in network.modules()]
 
 
+def test_an_answer_has_a_label_and_its_confidence() -> None:
+    """The first of its classes, beside what it had; none of a damaged image."""
+    made = model(channels=3)
+    (good,) = vitlab.classify(made, [np.full((8, 8, 3), 9, np.uint8)], top=2)
+    (bad,) = vitlab.classify(made, [b"no image"])
+    assert (good.label, good.confidence) == good.classes[0]
+    assert good.predicted is None
+    assert good.as_dict().keys() == {"image", "top"}
+    assert bad.label is None
+    assert np.isnan(bad.confidence)
+    assert bad.as_dict().keys() == {"image", "error"}
+
+
 def test_a_training_model_predicts_as_in_evaluation_and_goes_on_training() -> None:
     made = model(dropout=0.5, drop_path=0.5).train()
     made.blocks[0].eval()  # frozen, for instance

@@ -219,6 +219,22 @@ def test_other_weights_and_weights_that_are_gone(
     assert len(vitlab.search(table, photos, 1, weights=tmp_path / "elsewhere")) == 60
 
 
+def test_the_weights_are_found_beside_the_table(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    """After both were moved, with another model in the old place."""
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    vitlab.embed(model, photos, moved / "x.parquet", workers=0)
+    (tmp_path / "weights").rename(moved / "weights")
+    assert len(vitlab.search(moved / "x.parquet", photos, 1)) == 60
+    other = vitlab.load(moved / "weights")
+    with torch.no_grad():
+        next(other.parameters()).add_(1)
+    vitlab.save(other, tmp_path / "weights")
+    assert len(vitlab.search(moved / "x.parquet", photos, 1)) == 60
+
+
 def test_what_cannot_be_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "x.parquet"
     written(file, drawn(9, 4))

@@ -13,7 +13,7 @@ import vitlab
 from conftest import call, photo_folder
 from made_models import equal, noisy, tiny
 from steps import asked_to_stop
-from vitlab.errors import RunError, WeightsError
+from vitlab.errors import DataError, RunError, WeightsError
 from vitlab.evaluation.run_predictions import examine
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
@@ -94,8 +94,13 @@ def test_a_base_that_was_renamed_is_taken_by_its_fingerprint(work: Path) -> None
     with asked_to_stop(2), pytest.raises(KeyboardInterrupt):
         tuned()
     Path("base").rename("other")
-    with pytest.raises(WeightsError, match="no such file or folder: base"):
+    line = r"no such file or folder: base; runs/lora was started with it: .*(--from|weights=)"
+    with pytest.raises(WeightsError, match=line):
         tuned(resume=True)
+    Path("photos").rename("pictures")
+    with pytest.raises(DataError, match=r"photos; runs/lora was started with it: .*DATA"):
+        tuned(resume=True)
+    Path("pictures").rename("photos")
     tuned(weights="other", resume=True)
     tables = tomllib.loads(Path("runs/lora/run.toml").read_text())
     assert tables["start"]["weights"] == "other"
@@ -194,6 +199,17 @@ def test_the_data_of_a_run_is_opened_where_it_was(run: Path) -> None:
     again = examine(RunFolder(run), device="cpu", workers=0)
     assert (first.keys == again.keys).all()
     vitlab.save(vitlab.load(run), "adapter", to="peft")
+
+
+def test_a_probe_goes_on_in_another_folder(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = vitlab.probe("photos", "base", work / "runs" / "probe", host=HOST, quiet=True)
+    monkeypatch.chdir(work.parent / "elsewhere")
+    where = "../work/photos/", "~/work/base"
+    again = vitlab.probe(*where, work / "runs" / "probe", host=HOST, resume=True, quiet=True)
+    assert again.metrics == first.metrics
+    photo_folder(Path("others"), {"blue": 8, "green": 8, "red": 7}, 16, 16)
+    with pytest.raises(RunError, match="was started with data=photos, not others"):
+        vitlab.probe("others", where[1], work / "runs" / "probe", host=HOST, resume=True)
 
 
 def test_a_recipe_of_a_run_leads_to_its_weights(run: Path) -> None:

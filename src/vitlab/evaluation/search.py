@@ -29,8 +29,8 @@ from vitlab.evaluation.probes.feature_options import Taken
 from vitlab.files import check_regular
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
-from vitlab.places import exists
 from vitlab.progress import public, say
+from vitlab.recorded_paths import first_that_agrees, places
 from vitlab.weights.hub import is_hub_name
 from vitlab.weights.identity import feature_fingerprint
 from vitlab.weights.load import load
@@ -177,6 +177,21 @@ class FeatureTable:
                 found[row] = line | {key: str(line[key]) for key in ("path", "split")}
         return found
 
+    def _recorded(self) -> list[Model | str | Path]:
+        """Where the weights may be that the table was computed with.
+
+        Raises:
+            OptionError: it is not known, or they are no longer there.
+        """
+        if not self.source:
+            raise OptionError(f"{self.name} does not say where its weights are: {ADVICE}")
+        folder = Path(self.name).expanduser().parent
+        found = [*places(self.source, None, folder, folder)]
+        if not found and not is_hub_name(self.source):
+            shown = one_line(self.source[:200])
+            raise OptionError(f"the weights {shown!r} of {self.name} are gone: {ADVICE}")
+        return [*found] if found else [self.source]
+
     def model(self, weights: Model | str | Path | None = None, **choices: Any) -> Model:
         """Return the model that computed the table.
 
@@ -188,22 +203,23 @@ class FeatureTable:
             OptionError: it is not known where the weights were, or they are no longer there.
             WeightsError: they are not those of the table.
         """
-        if weights is None:
-            if not self.source:
-                raise OptionError(f"{self.name} does not say where its weights are: {ADVICE}")
-            shown = one_line(self.source[:200])
-            if not exists(self.source) and not is_hub_name(self.source):
-                raise OptionError(f"the weights {shown!r} of {self.name} are gone: {ADVICE}")
-            say(f"weights: {shown}, as {self.name} says")
-            weights = self.source
+        where = [weights] if weights is not None else self._recorded()
+
+        def read(place: Model | str | Path) -> Model:
+            model = place if isinstance(place, Model) else load(place, **choices)
+            if [*model.config.size] != self.about["image_size"]:
+                with suppress(OptionError):  # other weights may not take that size
+                    model = model.resize(tuple(self.about["image_size"]))
+            return model
+
+        wanted = self.about.get("weights")
         try:
-            model = weights if isinstance(weights, Model) else load(weights, **choices)
+            model = first_that_agrees(where, read, lambda each: feature_fingerprint(each) == wanted)
         except WeightsError as error:
             raise WeightsError(f"{error}; {ADVICE}") from None
-        if [*model.config.size] != self.about["image_size"]:
-            with suppress(OptionError):  # other weights may not take that size
-                model = model.resize(tuple(self.about["image_size"]))
-        if feature_fingerprint(model) != self.about.get("weights"):
+        if weights is None:
+            say(f"weights: {one_line(model.source[:200])}, as {self.name} says")
+        if feature_fingerprint(model) != wanted:
             raise WeightsError(
                 f"{model.source or 'the model'} ({model.config.name}) has other weights than "
                 f"{self.name} ({str(self.about.get('model'))[:80]}): {ADVICE}"

@@ -1,6 +1,7 @@
 """A model as a package of PyTorch, compiled by AOTInductor: programs need PyTorch alone."""
 
 import json
+import os
 import platform
 import shutil
 from pathlib import Path
@@ -144,7 +145,7 @@ def _portable(made: Any) -> list[Any]:
     """Return the files that a package needs, of those that the compiler made.
 
     PyTorch warns of every processor with other instructions than those noted, be they more. Where
-    the code runs on all of a family, the note is taken out.
+    the code runs on all of a family, the note is taken out; so is the name of the folder.
     """
     kept = [str(each) for each in made if not str(each).endswith(SOURCES)]
     for each in kept:
@@ -152,4 +153,8 @@ def _portable(made: Any) -> list[Any]:
             notes = json.loads(Path(each).read_text("utf-8"))
             notes.pop("AOTI_CPU_ISA", None)
             Path(each).write_text(json.dumps(notes), "utf-8")
+    place = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "").encode()  # where it was compiled
+    for each in kept if place else ():
+        file = Path(each)
+        file.write_bytes(file.read_bytes().replace(place, b"/" * len(place)))
     return kept

@@ -65,18 +65,18 @@ class LocalPaths:
         """
         typed = {name: tables.get(part, {}).get(name) for part in PARTS for name in PARTS[part]}
         near = tables.get("nearby", {})
-        return cls(folder, _texts(typed), _texts(near))
+        return cls(folder, dict.fromkeys(PATHS, "") | _texts(typed), _texts(near))
 
     def places(self, name: str) -> list[str]:
         """Return where a path may lead now, the likeliest first; nothing if it is nowhere."""
-        typed = self.typed.get(name, "")
+        typed = self.typed[name]
         if not typed or (name in OF_DATA and is_built_in(typed)):
             return []
         return places(typed, self.nearby.get(name), self.folder, self.folder.absolute().parent)
 
     def is_place(self, name: str, now: str) -> bool:
         """Return whether a path as it is typed now leads where the recorded one may."""
-        typed = self.typed.get(name, "")
+        typed = self.typed[name]
         return is_same_place(now, typed) or any(is_same_place(now, p) for p in self.places(name))
 
     def leads_to(self, recipe: Recipe) -> bool:
@@ -108,16 +108,15 @@ class LocalPaths:
         )
 
     def retyped(self, recipe: Recipe, now: Recipe) -> Recipe:
-        """Return a recipe with the paths of another one, spelled as recorded where they can be."""
-        return self.as_recorded(self._with(recipe, _paths_of(now)))
+        """Return a recipe with the paths that another one names, as recorded where they can be."""
+        named = {name: path for name, path in _paths_of(now).items() if path}
+        return self.as_recorded(self._with(recipe, named))
 
     def reached(self, recipe: Recipe) -> Recipe:
         """Return a recipe whose paths lead somewhere, also where they were typed elsewhere."""
         here, now = _paths_of(self.here(recipe)), _paths_of(recipe)
         lost = {
-            name
-            for name, path in now.items()
-            if path == self.typed.get(name) and not is_there(path)
+            name for name, path in now.items() if path == self.typed[name] and not is_there(path)
         }
         return self._with(recipe, {name: here[name] for name in lost})
 

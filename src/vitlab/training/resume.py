@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from vitlab.data.exists import IN_MEMORY
 from vitlab.data.settings import Augment
 from vitlab.distributed.world import World
-from vitlab.errors import RunError
+from vitlab.errors import DataError, HubError, RunError, WeightsError
 from vitlab.files import explained
 from vitlab.options import hints
 from vitlab.progress import say
@@ -91,12 +91,21 @@ def found_again(
     if not resume or not folder.started:
         return recipe, *read(recipe)
     wanted = folder.fingerprint if part == "data" else folder.base
-    here, content, mark = first_that_agrees(
-        folder.paths.ways(recipe, part),
-        lambda each: (each, *read(each)),
-        lambda found: found[2] == wanted,
-    )
-    then, now = (getattr(getattr(each, part), PARTS[part][0]) for each in (recipe, here))
+    name, option = PARTS[part][0], "DATA (data=)" if part == "data" else "--from (weights=)"
+    then = getattr(getattr(recipe, part), name)
+    try:
+        here, content, mark = first_that_agrees(
+            folder.paths.ways(recipe, part),
+            lambda each: (each, *read(each)),
+            lambda found: found[2] == wanted,
+        )
+    except (DataError, WeightsError, HubError) as error:
+        if is_there(then) or not folder.paths.is_place(name, then):
+            raise
+        raise type(error)(
+            f"{error}; {folder.path} was started with it: name its place with {option}"
+        ) from error
+    now = getattr(getattr(here, part), name)
     if now != then and is_there(then):
         say(f"{then} is not what {folder.path} was started with, but {now} is: it is used")
     return here, content, mark

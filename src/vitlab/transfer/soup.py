@@ -201,7 +201,9 @@ def _common(about: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _same_images(about: list[dict[str, Any]]) -> bool:
-    return all(each.get(key) == about[0].get(key) for each in about for key in SAME_DATA)
+    known = all(each.get("fingerprint") for each in about)  # whatever the data is called
+    keys = [key for key in SAME_DATA if key != "data" or not known]
+    return all(each.get(key) == about[0].get(key) for each in about for key in keys)
 
 
 def _warn(mixed: Model, about: list[dict[str, Any]]) -> None:

@@ -96,7 +96,7 @@ def check_weights(sources: str | tuple[str, ...]) -> None:
         HubError: nor is it in the local cache, and the Hub gives no answer.
     """
     for each in (sources,) if isinstance(sources, str) else sources:
-        if not each or os.path.lexists(each):
+        if not each or os.path.lexists(Path(each).expanduser()):
             continue
         if not is_hub_name(each):
             raise missing(each)

@@ -50,7 +50,7 @@ from vitlab.weights.sharded import (
 )
 
 ARCHIVE = "model.npz"
-GIVE = "give the base with --base (Python: base=…)"
+GIVE = "give --base (Python: base=…)"
 PARTS = (".json", ".safetensors", ".npz", ".npy", CARD)  # ends of names in a saved model's folder
 
 
@@ -143,7 +143,7 @@ def _tuned_from(model: Model, given: str | Path) -> Model:
     about, run = model.provenance, run_of(model.source) if model.source else None
     typed, name = str(about.get("base", "")), run or model.source or "the model"
     wanted, revision = about.get("base_fingerprint"), about.get("base_commit")
-    found: list[Any] = [given]
+    found: list[Any] = [given] if given else []
     if not given and run is not None:
         typed, found = base_of_run(run)
     elif not given and typed:
@@ -152,8 +152,8 @@ def _tuned_from(model: Model, given: str | Path) -> Model:
     if not given and is_hub_name(typed):
         found.append(typed)
     if not found:
-        why = f"{name} was tuned from {typed}, which is not there" if typed else "that was tuned"
-        raise WeightsError(f"to=peft needs the base: {why}: {GIVE}")
+        which = f"of {name}, and {typed} is not there" if typed else "that was tuned"
+        raise WeightsError(f"to=peft needs the base {which}: {GIVE}")
 
     def read(place: str | Path) -> Model:
         return load(place, revision=revision if place == typed and is_hub_name(typed) else None)

@@ -16,7 +16,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vitlab.data.decode.formats import SUFFIXES as IMAGES
@@ -45,6 +45,7 @@ HEAD = 65_536  # bytes of a first line
 DELIMITERS = ",;\t"
 LARGEST = 2**30  # bytes of a list: more than ten million lines
 SAMPLE = 20  # rows whose images are looked for
+BY_NAME = "by their last names alone"
 
 Row = dict[str, Any]
 
@@ -232,10 +233,12 @@ class Places:
     Attributes:
         root: the folder that the paths are relative to
         ending: what the list leaves out of every path
+        by_name: whether a file may be found by its last name alone: in a folder that the user names
     """
 
     root: Path
     ending: str = ""
+    by_name: bool = False
 
     def find(self, path: str) -> tuple[str, str]:
         """Return the path of a file, and how it was read if not as written; empty if none is there.
@@ -246,6 +249,12 @@ class Places:
         for spelling, how in path_spellings(path, self.root.name) if path else ():
             if os.path.isfile(self.root / (spelling + self.ending)):  # noqa: PTH113  however long
                 return spelling + self.ending, how
+        if not self.by_name or not path:
+            return "", ""
+        there = PurePosixPath(path.strip().strip("\"'").replace("\\", "/"))
+        elsewhere = not os.path.isdir(self.root / there.parent) or there.is_absolute()  # noqa: PTH112
+        if elsewhere and os.path.isfile(self.root / (there.name + self.ending)):  # noqa: PTH113
+            return there.name + self.ending, BY_NAME
         return "", ""
 
     def has(self, path: str) -> bool:
@@ -273,6 +282,7 @@ class Nearby:
             self.roots = [root]
         else:
             self.roots = [file.parent, *visible(file.parent)]
+        self.by_name = bool(known.images)
         self._places: dict[str, list[Places]] | None = None
 
     def find(self, path: str) -> list[Places]:
@@ -286,7 +296,8 @@ class Nearby:
             whole = [*places]
             if rest and any(not each.ending for each in places):  # in a folder, with any ending
                 roots = dict.fromkeys(each.root for each in places)
-                whole += [Places(root, ending) for root in roots for ending in sorted(IMAGES)]
+                endings = sorted(IMAGES)
+                whole += [Places(root, each, self.by_name) for root in roots for each in endings]
             found |= dict.fromkeys(each for each in whole if each.has(path))
         return [*found]
 
@@ -295,10 +306,10 @@ class Nearby:
         places = defaultdict[str, list[Places]](list)
         for root in self.roots:
             for name in sorted(os.listdir(root)):  # noqa: PTH208  names alone
-                places[name].append(Places(root))
+                places[name].append(Places(root, "", self.by_name))
                 stem, dot, ending = name.rpartition(".")
                 if stem and f"{dot}{ending.lower()}" in IMAGES:
-                    places[stem].append(Places(root, f"{dot}{ending}"))
+                    places[stem].append(Places(root, f"{dot}{ending}", self.by_name))
         return places
 
 
@@ -313,7 +324,7 @@ def find_images(table: CellTable, file: Path, known: Columns) -> tuple[str, Plac
     columns = [known.path_column] if known.path_column else [*usual, *table.columns]
     nearby = Nearby(file, known)
     heads = {name: _first_paths(table.cells(name)) for name in dict.fromkeys(columns)}
-    plain = Places(nearby.roots[0])
+    plain = Places(nearby.roots[0], "", nearby.by_name)
     for name in [name for name in columns if heads[name]][: len(usual) or 1]:
         if all(map(plain.has, heads[name])):
             return name, plain
@@ -386,6 +397,7 @@ def read_paths(
             f"{len(missing):,} of the {len(found):,} files listed in {file} do not exist: "
             f"{shown} (paths are relative to {places.root}; --images names another folder)"
         )
+    _check_names(dict(zip(written, found, strict=True)), file)
     root = Path(known.images).expanduser() if known.images else file.parent
     inside = Inside((root,), known.allow_outside)
     for path, _ in found:
@@ -400,6 +412,21 @@ def read_paths(
         for how in dict.fromkeys(ways)
     ]
     return [path for path, _ in found], notes
+
+
+def _check_names(found: dict[str, tuple[str, str]], file: Path) -> None:
+    """Refuse several paths whose last names alone are those of one file.
+
+    Raises:
+        DataError: the first of them; their folders tell them apart.
+    """
+    owners = dict[str, str]()
+    for written, (path, how) in found.items():
+        if how == BY_NAME and (before := owners.setdefault(path, written)) != written:
+            raise DataError(
+                f"{file} names {before} and {written}, and only {path} is there: name with "
+                "--images the folder that has their folders"
+            )
 
 
 def _place_notes(places: Places, file: Path) -> list[str]:

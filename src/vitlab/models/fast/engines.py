@@ -267,15 +267,26 @@ BUILDERS: dict[Engine, Callable[[Tokens, Tensor, torch.dtype], Run]] = {
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what exporters print, log and warn of from the user."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    """Keep what exporters print, log and warn of from the user; other threads' lines are kept."""
+    thread = threading.get_ident()
+
+    def is_heard(record: logging.LogRecord) -> bool:
+        return record.thread != thread or record.levelno > logging.WARNING
+
+    loggers = [
+        each for each in logging.root.manager.loggerDict.values() if hasattr(each, "handlers")
+    ]
+    handlers = {each for logger in (logging.root, *loggers) for each in logger.handlers}
+    handlers |= {logging.lastResort} if logging.lastResort else set()
+    for handler in handlers:
+        handler.addFilter(is_heard)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        for handler in handlers:
+            handler.removeFilter(is_heard)
 
 
 def near(got: Tensor, exact: Tensor, dtype: torch.dtype) -> bool:

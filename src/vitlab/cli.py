@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from vitlab.console.interrupts import Interrupts
 from vitlab.console.screen import screen_output
-from vitlab.errors import ODD, OptionError, UserError, as_user_error, locale_line, reads_utf8
+from vitlab.errors import (
+    ODD,
+    OptionError,
+    UserError,
+    as_user_error,
+    cut_long,
+    locale_line,
+    reads_utf8,
+)
 from vitlab.machine.cores import limit_threads
 
 if TYPE_CHECKING:
@@ -137,7 +145,7 @@ def _explain(error: BaseException, prog: str) -> NoReturn:
     if text and not getattr(error, "quiet", False):
         if not reads_utf8() and ODD.search(text) and (why := locale_line()) not in text:
             text = f"{text} ({why})"
-        print(f"{prog}: {' '.join(text.split())}", file=sys.stderr)
+        print(f"{prog}: {cut_long(text)}", file=sys.stderr)
     sys.exit(status)
 
 

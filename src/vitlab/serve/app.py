@@ -3,7 +3,8 @@
 import asyncio
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
@@ -27,6 +28,7 @@ from vitlab.serve.replies import Problem
 
 ABOUT = "Vision Transformers over HTTP: classes, masks, objects, numbers, features, attention."
 PNG, TOP = "image/png", 5
+SLOW = 1.0  # seconds that a body may take to arrive while it counts as an image that waits
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": Problem, "description": "what is asked cannot be answered"},
     "5XX": {"model": Problem, "description": "a failure; 503: try again after Retry-After"},
@@ -45,14 +47,39 @@ class Serving:
     Attributes:
         ending: whether the service has been asked to stop
         under_way: requests about images that have no answer yet
+        slow: those of them whose bodies have been arriving for more than a second
         counts: `requests` and `images` so far
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.limits = engine, engine.limits
-        self.ending, self.under_way = False, 0
+        self.ending, self.under_way, self.slow = False, 0, 0
         self.counts = {"requests": 0, "images": 0}
         self.loading = asyncio.Lock()
+
+    def crowded(self, under_way: int) -> float:
+        """Return what `Engine.crowded` does; a body that arrives slowly takes no place of others.
+
+        It holds its memory alone, which is bounded by itself, and may be refused once it is there.
+        """
+        return self.engine.crowded(under_way - self.slow)
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """Count a request as slow if its body takes longer than a second."""
+        slow = 0
+
+        def count() -> None:
+            nonlocal slow
+            slow = 1
+            self.slow += slow
+
+        timer = asyncio.get_running_loop().call_later(SLOW, count)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self.slow -= slow
 
     def model(self, name: str) -> Served:
         """Return a model; the first one without a name.
@@ -248,7 +275,8 @@ async def _answer(
         raise Refused(400, f"top is of classes, and this model answers with {kind}: leave it out")
     serving.under_way += 1
     try:
-        names, images = await bodies.photos(request, serving.limits)
+        with serving.arriving():
+            names, images = await bodies.photos(request, serving.limits)
         exchange.images = len(images)
         if bare and card.answers == "masks" and len(images) > 1:
             raise Refused(400, f"{PNG} holds one mask: send one image, or accept application/json")

@@ -100,7 +100,8 @@ class Service:
         self.app, self.engine, self.drain, self.signal = app, engine, drain, 0
         self.watched, self.faster = watched, faster
         self._asked = asyncio.Event()
-        http = shedding(engine.crowded, partial(engine.metrics.count, "shed", "", 1))
+        serving: Serving = app.state.serving
+        http = shedding(serving.crowded, partial(engine.metrics.count, "shed", "", 1))
         self._server = server_of(app, int(drain) + SPARE, http)
 
     async def run(self, opened: socket.socket) -> None:

@@ -78,6 +78,8 @@ def test_int8_needs_a_cpu_and_a_name_a_model() -> None:
     trunk.device = torch.device("cuda")
     with pytest.raises(OptionError, match="precision=int8 is for the CPU: choose --device cpu"):
         choose_form(trunk, "int8")
+    with pytest.raises(OptionError, match="precision=int8 is for vitlab serve: choose auto"):
+        choose_form(Trunk(a_model("plain"), CPU), "int8")
     with pytest.raises(OptionError, match="no model is served: add one"):
         Registry(CPU, lambda served: 1).find("")
 

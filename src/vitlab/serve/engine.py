@@ -20,6 +20,7 @@ from vitlab.serve.heads import Kind
 from vitlab.serve.limits import Limits
 from vitlab.serve.metrics import Metrics
 from vitlab.serve.registry import Registry, Served, ServedModel
+from vitlab.serve.trunk import MakeInt8
 
 DECODING = 10.0  # seconds of computing that one image may take
 CORES = 4  # for each decoder, if their number is not chosen
@@ -49,6 +50,7 @@ class Engine(Registry):
         precision: fp32; bf16; or auto: bf16 where the device multiplies it faster and a model's
             probabilities agree with those in fp32
         engine: that computes: auto, the fastest, or one by its name, as `vitlab.accelerate`
+        int8_form: makes the form for int8
 
     Attributes:
         limits: of what may be asked
@@ -64,12 +66,13 @@ class Engine(Registry):
         device: str = "auto",
         precision: ServePrecision = "auto",
         engine: EngineName = "auto",
+        int8_form: MakeInt8 | None = None,
     ) -> None:
         if precision != "int8":
             check_precision(precision)
         check_engine(engine)
         self.limits, self.allow_empty, self._started = limits, allow_empty, False
-        super().__init__(devices.choose(device), self._prepare, precision, engine)
+        super().__init__(devices.choose(device), self._prepare, precision, engine, int8_form)
         self.metrics = metrics = Metrics()
         self._batcher = batcher = Batcher(limits.timeout, metrics)
         bounds = Bounds(min(DECODING, limits.timeout), int(limits.max_pixels * 1e6))

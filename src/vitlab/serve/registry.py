@@ -26,7 +26,7 @@ from vitlab.options import check_known
 from vitlab.precision import Engine, ServePrecision
 from vitlab.serve.decoders import Wanted
 from vitlab.serve.heads import Head, Kind, form_of, load_head, told, wanted_by
-from vitlab.serve.trunk import BASE, Form, Trunk, choose_form
+from vitlab.serve.trunk import BASE, Form, MakeInt8, Trunk, choose_form
 from vitlab.weights.deltas import Delta
 from vitlab.weights.load import load, load_base, load_delta
 
@@ -114,6 +114,7 @@ class Registry:
         ready: called with each model before requests can reach it, for the most images of a batch
         precision: auto, fp32, bf16 or int8
         engine: that computes
+        int8_form: makes the form for int8
 
     Attributes:
         models: by name; replaced, never changed
@@ -125,8 +126,10 @@ class Registry:
         ready: Callable[[Served], int],
         precision: ServePrecision = "fp32",
         engine: Engine = "auto",
+        int8_form: MakeInt8 | None = None,
     ) -> None:
         self.device, self._ready, self._how = device, ready, (precision, engine)
+        self._int8_form = int8_form
         self.models: dict[str, Served] = {}
         self._numbers = itertools.count(1)
         self._loading = threading.Lock()  # held as long as a model takes to load
@@ -260,7 +263,7 @@ class Registry:
         """Serve a model of its own."""
         how = self._how if head is None else form_of(head, *self._how)
         trunk = Trunk(model, self.device, how[0], head)
-        form = choose_form(trunk, *how)
+        form = choose_form(trunk, how[0], how[1], self._int8_form)
         size = sum(tensor.nbytes for tensor in model.state_dict().values())
         card = self._card(name, trunk.base, trunk, size)
         wanted = wanted_by(model.config, head)

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vitlab.errors import FailedError
+from vitlab.graphs.int8_form import int8_form
 from vitlab.precision import Engine as EngineName
 from vitlab.precision import ServePrecision
 from vitlab.progress import named_if_slow
@@ -219,7 +220,12 @@ def serve(
     log_to_stderr()
     token, admin = read_token(token_file), read_token(admin_token_file)
     core = Engine(
-        limits=limits, allow_empty=allow_empty, device=device, precision=precision, engine=engine
+        limits=limits,
+        allow_empty=allow_empty,
+        device=device,
+        precision=precision,
+        engine=engine,
+        int8_form=int8_form,
     )
     core.begin_imports()
     for name, place in models:

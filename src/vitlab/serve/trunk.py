@@ -1,7 +1,7 @@
 """Trunks: weights on the device that several models share, and the forms that compute with them."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from vitlab.device import autocast
 from vitlab.errors import OptionError, WeightsError
-from vitlab.graphs.int8_form import int8_form
 from vitlab.inspect.attention import late_attention
 from vitlab.models.cost import cost
 from vitlab.models.fast.accelerate import (
@@ -32,6 +31,7 @@ from vitlab.transfer.multitask import MultiTask
 from vitlab.weights.deltas import Delta
 from vitlab.weights.identity import DeltaBase
 
+MakeInt8 = Callable[[Model, Engine], Model]
 BASE = ""  # the name of the base itself among its tasks
 BATCH = 8  # images that engines are timed with
 WORTH = 1e9  # multiply-adds of an image from which a fast form is worth its memory
@@ -147,7 +147,12 @@ class Trunk:
             return late_attention(body, image[None])[0]
 
 
-def choose_form(trunk: Trunk, precision: ServePrecision, engine: Engine = "auto") -> Form | None:
+def choose_form(
+    trunk: Trunk,
+    precision: ServePrecision,
+    engine: Engine = "auto",
+    int8_form: MakeInt8 | None = None,
+) -> Form | None:
     """Return the form that computes a base, without measuring; None where only that would tell.
 
     Any but the plain one holds the weights once more.
@@ -157,6 +162,7 @@ def choose_form(trunk: Trunk, precision: ServePrecision, engine: Engine = "auto"
         precision: auto, fp32, bf16 or int8. `auto` compares fp32 and bf16 on random patterns, as
             `vitlab.accelerate` does: a service has seen no images when it begins
         engine: auto, or one by its name
+        int8_form: makes the form for `int8`
 
     Raises:
         OptionError: what is asked for cannot be.
@@ -165,6 +171,8 @@ def choose_form(trunk: Trunk, precision: ServePrecision, engine: Engine = "auto"
     if precision == "int8":
         if device.type != "cpu":
             raise OptionError("precision=int8 is for the CPU: choose --device cpu")
+        if int8_form is None:
+            raise OptionError("precision=int8 is for vitlab serve: choose auto, fp32 or bf16")
         return _form_of(trunk, int8_form(base, engine))
     little = engine == "auto" and cost(base).macs < WORTH
     if engine == "plain" or little or not can_accelerate(base):

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 import vitlab
-from vitlab.errors import DataError, UserError, WeightsError, as_user_error, one_line
+from conftest import call
+from vitlab.errors import (
+    DataError,
+    UserError,
+    WeightsError,
+    as_user_error,
+    cut_long,
+    one_line,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +33,28 @@ def test_one_line(text: str, shown: str) -> None:
     assert str(DataError(text)) == shown
     assert str(pickle.loads(pickle.dumps(DataError(text)))) == shown
     assert shown.encode()
+
+
+@pytest.mark.parametrize("command", ["serve", "finetune", "predict", "compare"])
+def test_a_long_argument_is_not_repeated_whole(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One place cuts it for every command: what is wrong and what would work stay."""
+    for text in ("x" * 5000, "x y " * 1250):
+        code, out, err = call(capsys, command, text, text)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"vitlab {command}: ")
+        assert len(err) < 2200
+
+
+def test_long_lines_lose_their_middle() -> None:
+    assert cut_long("a  short\nline") == "a short line"
+    found = cut_long(f"unknown model {'x' * 5000}: choose ViT-B/16")
+    assert found.startswith("unknown model xxx")
+    assert found.endswith("xxx: choose ViT-B/16")
+    assert "..." in found
+    assert 200 < len(found) < 400
+    assert len(cut_long("word " * 5000)) < 2000
 
 
 def test_what_the_system_refuses_and_a_person_can_mend() -> None:

@@ -143,8 +143,8 @@ def test_no_two_classes_share_a_name() -> None:
 
 
 GATHERING = {
-    "Best", "BodyMemory", "Compiled", "Facts", "Figures", "Graphs", "HeaderReader", "Inside",
-    "Known", "Looked", "Observer", "Rollback", "Rows", "RunState", "Saver", "Served", "Session",
+    "Best", "BodyMemory", "Compiled", "Facts", "Figures", "Form", "Graphs", "HeaderReader",
+    "Inside", "Known", "Looked", "Observer", "Rollback", "Rows", "RunState", "Saver", "Session",
     "StoredTensors", "Tally", "Timed", "TimedFile", "_Plain",
 }  # fmt: skip
 

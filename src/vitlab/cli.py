@@ -25,6 +25,7 @@ from vitlab.errors import (
     OptionError,
     UserError,
     as_user_error,
+    cut_long,
     locale_line,
     reads_utf8,
 )
@@ -145,7 +146,7 @@ def _explain(error: BaseException, prog: str) -> NoReturn:
     if text and not getattr(error, "quiet", False):
         if not reads_utf8() and ODD.search(text) and (why := locale_line()) not in text:
             text = f"{text} ({why})"
-        print(f"{prog}: {' '.join(text.split())}", file=sys.stderr)
+        print(f"{prog}: {cut_long(text)}", file=sys.stderr)
     sys.exit(status)
 
 

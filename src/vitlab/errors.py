@@ -107,6 +107,25 @@ def one_line(text: str) -> str:
     )
 
 
+WORD, LINE = 300, 2000  # characters of a word, and of a line, that are shown
+
+
+def cut_long(text: str) -> str:
+    """Return a line in which a very long word, or the middle of a very long line, is left out.
+
+    What an argument or a file holds may be repeated in it; what is wrong, and what would work,
+    stand before it and behind it.
+    """
+    words = " ".join(_cut(word, WORD) for word in text.split())
+    return _cut(words, LINE)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return a text without its middle, if it has more characters than that."""
+    start, end = 2 * most // 3, most // 4
+    return text if len(text) <= most else f"{text[:start]}...{text[-end:]}"
+
+
 ODD = re.compile(r"\\ud[89a-f][0-9a-f]{2}|[^\x00-\x7f]|'ascii' codec")  # in a message
 
 

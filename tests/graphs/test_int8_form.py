@@ -15,7 +15,7 @@ from graphs.test_check import checked
 from vitlab.errors import OptionError
 from vitlab.graphs import int8_form as room
 from vitlab.graphs.agreement import opened
-from vitlab.serve.registry import BASE, Trunk
+from vitlab.serve.trunk import BASE, Trunk, choose_form
 
 CPU = torch.device("cpu")
 
@@ -47,14 +47,17 @@ def test_served_as_exported(
     assert status == 0, out
     monkeypatch.setattr(room, "pass_seconds", lambda form, _: 1.0 + (form.computes != "int8"))
     trunk = Trunk(vitlab.load(run), CPU, "int8")
-    assert (trunk.precision, trunk.fast.engine) == ("int8", "onnxruntime")
+    form = choose_form(trunk, "int8", int8_form=room.int8_form)
+    assert form is not None
+    assert (form.precision, form.network.engine) == ("int8", "onnxruntime")
     with torch.inference_mode():
-        found = torch.stack([scores for _, scores in trunk.scored([*images], [BASE] * 6)])
+        found = torch.stack([scores for _, scores in trunk.scored([*images], [BASE] * 6, form)])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
     assert (found - model(images)).abs().max() > 1e-3  # it is int8
     monkeypatch.setattr(room, "pass_seconds", lambda form, _: 1.0 + (form.computes == "int8"))
-    trunk = Trunk(vitlab.load(run), CPU, "int8")
-    assert trunk.precision == "fp32"
+    form = choose_form(Trunk(vitlab.load(run), CPU), "int8", int8_form=room.int8_form)
+    assert form is not None
+    assert form.precision == "fp32"
     assert "is computed in fp32: int8 would take 2.0 times as long here" in caplog.text
 
 
@@ -62,8 +65,8 @@ def test_without_scales_of_these_weights_it_is_refused(run: Path, digits_run: Pa
     words = "precision=int8 needs int8.json beside the weights: vitlab export .*--precision int8"
     (run / "model" / "int8.json").unlink(missing_ok=True)
     with pytest.raises(OptionError, match=words):
-        Trunk(vitlab.load(run), CPU, "int8")
+        choose_form(Trunk(vitlab.load(run), CPU), "int8", int8_form=room.int8_form)
     kept: dict[str, Any] = {"fingerprint": "another", "scales": []}
     (run / "model" / "int8.json").write_text(json.dumps(kept))
     with pytest.raises(OptionError, match=words):
-        Trunk(vitlab.load(run), CPU, "int8")
+        choose_form(Trunk(vitlab.load(run), CPU), "int8", int8_form=room.int8_form)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -43,10 +43,12 @@ async def send(
     pause: float = 0,
     cut: bool = False,
     leaves: float = 3600,
+    last: Callable[[], object] = lambda: None,
 ) -> Reply:
     """Send a request whose body comes in chunks, with pauses, and perhaps without an end.
 
-    `cut` ends the connection in the middle of the body, `leaves` so many seconds after it.
+    `cut` ends the connection in the middle of the body, `leaves` so many seconds after it; `last`
+    is called as the last chunk is handed over.
     """
     parts = urlsplit(path)
     given = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
@@ -71,6 +73,8 @@ async def send(
             await asyncio.sleep(leaves)
             return {"type": "http.disconnect"}
         chunk = left.pop(0)
+        if not left:
+            last()
         return {"type": "http.request", "body": chunk, "more_body": bool(left) or cut}
 
     async def keep(message: dict[str, Any]) -> None:

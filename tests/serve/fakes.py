@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,13 @@ def card(name: str, several: bool = False, attention: bool = True) -> ServedMode
     )
 
 
+@dataclass(frozen=True, eq=False)
+class FakeServed:
+    """A model as the fake serves it."""
+
+    card: ServedModel
+
+
 class FakeEngine:
     """Sees the mean color of an image as the probabilities of three classes.
 
@@ -83,7 +91,7 @@ class FakeEngine:
         names: Sequence[str] = ("first", "labels"),
     ) -> None:
         self.limits, self.error, self.gate = limits or Limits(), error, gate
-        self.models = {name: card(name, several=name == "labels") for name in names}
+        self.models = {name: FakeServed(card(name, several=name == "labels")) for name in names}
         self.ready, self.stopped, self.trouble = True, False, ""
         self.allow_empty = True
         self.asked: list[tuple[int, str, str]] = []
@@ -96,7 +104,12 @@ class FakeEngine:
         if (name in self.models) is not replace:
             raise OptionError(f"there is a model {name!r} already, or none")
         self.sources[name] = self.read(source)
-        self.models = self.models | {name: card(name)}
+        self.models = self.models | {name: FakeServed(card(name))}
+
+    def put(self, name: str, source: object) -> bool:
+        old = name in self.models
+        self.add(name, source, replace=old)
+        return old
 
     def remove(self, name: str) -> None:
         if name not in self.models:
@@ -104,7 +117,7 @@ class FakeEngine:
         self.models = {key: each for key, each in self.models.items() if key != name}
 
     def cards(self) -> list[ServedModel]:
-        return list(self.models.values())
+        return [each.card for each in self.models.values()]
 
     async def start(self) -> None:
         self.ready = True
@@ -115,32 +128,32 @@ class FakeEngine:
     def crowded(self, under_way: int) -> float:
         return self.crowd
 
-    def check(self, images: int, model: str, what: str) -> None:
+    def check(self, images: int, served: FakeServed, what: str) -> None:
         if self.busy:
             raise BusyError(self.busy, 3)
 
     async def answer(
-        self, images: Sequence[bytes], model: str = "", what: str = "classes"
+        self, images: Sequence[bytes], served: FakeServed, what: str = "classes"
     ) -> list[Seen]:
-        self.asked.append((len(images), model, what))
+        self.asked.append((len(images), served.card.name, what))
         if self.gate is not None:
             await self.gate.wait()
         if self.error is not None:
             raise self.error
         if not self.ready:
             raise ServiceError("the service is stopping")
-        return [self._seen(image, what, model) for image in images]
+        return [self._seen(image, what, served.card) for image in images]
 
-    def _seen(self, image: bytes, what: str, model: str) -> Seen:
+    def _seen(self, image: bytes, what: str, card: ServedModel) -> Seen:
         try:
             with Image.open(io.BytesIO(image)) as opened:
                 pixels = np.asarray(opened.convert("RGB"), np.float64) + 1
         except (OSError, SyntaxError, ValueError) as error:
             assert not isinstance(error, UserError)
             return Seen(error="cannot be decoded")
-        if self.models[model].answers in FOUND:
+        if card.answers in FOUND:
             mask = {"mask": base64.b64encode(palette_png(pixels.shape)).decode()}
-            return Seen(found=FOUND[model] | (mask if model == "masks" else {}))
+            return Seen(found=FOUND[card.answers] | (mask if card.answers == "masks" else {}))
         mean = pixels.mean((0, 1))
         if what == "features":
             return Seen(features=np.array([*mean, 1.0], np.float32))

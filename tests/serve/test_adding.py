@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,69 @@ def test_a_folder_that_is_watched(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     run.rename(tmp_path / "elsewhere")
     assert looked() == looked() == looked() == ["other"]
     assert caplog.records[-1].getMessage() == "model not removed"
+
+
+def test_a_model_replaced_by_one_of_equal_size_and_time_is_noticed(tmp_path: Path) -> None:
+    """As `cp -p`, `rsync -t` and reproducible images do it: in place, by a rename, in a folder."""
+    engine, file, run = FakeEngine(names=()), tmp_path / "m" / "a.bin", tmp_path / "m" / "run"
+    watched = Watched(tmp_path / "m", engine)  # type: ignore[arg-type]
+    (run / "model").mkdir(parents=True)
+    parts = [file, run / "model" / "model.safetensors", run / "segment.safetensors"]
+
+    def write(path: Path, data: bytes) -> None:
+        path.write_bytes(data)
+        os.utime(path, (1, 1))
+
+    def loaded() -> dict[str, object]:
+        engine.sources.clear()
+        for _ in range(3):
+            watched.look()
+        return dict(engine.sources)
+
+    for path in parts:
+        write(path, b"old")
+    assert loaded() == {"a": file, "run": run}
+    assert loaded() == {}
+    for path in parts:
+        other = tmp_path / "other"
+        write(other, b"new")
+        other.replace(path)
+        assert list(loaded()) == ["a" if path is file else "run"], path
+        time.sleep(0.02)  # the clock of a file system may be coarse
+        write(path, b"odd")
+        assert list(loaded()) == ["a" if path is file else "run"], path
+    assert loaded() == {}
+
+
+def test_a_name_that_cannot_be_served_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = FakeEngine(names=())
+    watched = Watched(tmp_path, engine)  # type: ignore[arg-type]
+
+    def write(*names: str) -> dict[str, object]:
+        for name in names:
+            (tmp_path / name).write_bytes(b"weights")
+        for _ in range(3):
+            watched.look()
+        return dict(engine.sources)
+
+    def said() -> list[tuple[str, str]]:
+        found = [each for each in caplog.records if each.getMessage() == "model ignored"]
+        fields = [vars(each)["fields"] for each in found]
+        assert all("rename it" in each["reason"] for each in fields)
+        return [(each["file"], each["reason"].partition(":")[0]) for each in fields]
+
+    assert write("é.bin", "模型", "x-y.bin") == {"x-y": tmp_path / "x-y.bin"}
+    plain = "its name has no ASCII letter or digit"
+    assert said() == [("é.bin", plain), ("模型", plain)]
+    # it would come first by its name, but the other one is served
+    assert write("x y.bin", "x-y.pt") == {"x-y": tmp_path / "x-y.bin"}
+    second = "its name would be x-y, as that of x-y.bin"
+    assert said()[2:] == [("x y.bin", second), ("x-y.pt", second)]
+    (tmp_path / "x-y.bin").unlink()
+    assert write() == {"x-y": tmp_path / "x y.bin"}
+    assert said()[4:] == [("x-y.pt", "its name would be x-y, as that of x y.bin")] or not said()[4:]
 
 
 def test_what_is_in_the_folder_is_served_from_the_start(

@@ -269,6 +269,31 @@ def test_hosts_that_a_browser_was_tricked_into() -> None:
     assert ask(app(), "GET", "/health", host="any.example").status == 200
 
 
+def test_pages_of_other_sites_may_not_ask_without_a_token() -> None:
+    """Programs say nothing of an origin, and the service's own page has the right one."""
+    own = {"host": "localhost:8000"}
+    tls = {"host": "127.0.0.1:8000", "origin": "https://photos.example"}  # behind a proxy
+    for headers, status in (
+        ({}, 200),
+        (own | {"origin": "http://localhost:8000", "sec_fetch_site": "same-origin"}, 200),
+        (own | {"origin": "http://LOCALHOST:8000"}, 200),
+        (own | {"sec_fetch_site": "none"}, 200),
+        (tls | {"sec_fetch_site": "same-origin"}, 200),
+        (own | {"origin": "http://evil.example"}, 403),
+        (own | {"origin": "http://localhost:8001"}, 403),
+        (own | {"origin": "null"}, 403),
+        (tls | {"sec_fetch_site": "cross-site"}, 403),
+        (own | {"sec_fetch_site": "same-site"}, 403),
+    ):
+        for path in ("/predict", "/features", "/attention"):
+            reply = ask(app(), "POST", path, RED, **headers)
+            assert reply.status == status, (path, headers)
+            assert status == 200 or "--token-file" in reply.error
+        assert ask(app(), "GET", "/models", **headers).status == 200
+        access = {"authorization": f"Bearer {TOKEN}"}  # which no other page can send
+        assert ask(app(token=TOKEN), "POST", "/predict", RED, **headers, **access).status == 200
+
+
 def test_a_client_that_leaves_is_not_computed_for() -> None:
     engine = FakeEngine(gate=asyncio.Event())
     served = app(engine)

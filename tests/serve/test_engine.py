@@ -199,7 +199,7 @@ def test_four_cores_have_a_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_batch_is_measured(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many images as take a second, and no more than are worth it."""
-    served = running.engine.check(1, "", "classes")
+    served = running.engine.find("")
     for seconds, batch in ((0.01, 8), (0.3, 3), (1.1, 1)):
         monkeypatch.setattr("vitlab.serve.answers.try_blank", lambda served, each=seconds: each)
         assert best_batch(served) == (batch, seconds)

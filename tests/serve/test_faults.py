@@ -127,7 +127,7 @@ def test_without_a_model_it_is_not_ready_unless_it_may_be_empty() -> None:
             await engine.start()
             assert engine.ready is allowed
             if not allowed:
-                with pytest.raises(ServiceError, match="or has no model"):
+                with pytest.raises(ServiceError, match="it has no model"):
                     await engine.answer([IMAGE])
             engine.add("tiny", tiny())
             assert engine.ready
@@ -178,7 +178,7 @@ def test_what_will_not_be_done_in_time_is_not_begun() -> None:
         waiting = [asyncio.ensure_future(running.engine.answer([IMAGE])) for _ in range(2)]
         await until(lambda: figure(running.engine, "decoded_images") == 2)
         await until(gate.reached.is_set)
-        served.trunk.pace = 100.0  # it has become slow
+        served.form.pace = 100.0  # it has become slow
         gate.open.set()
         first, second = await asyncio.gather(*waiting, return_exceptions=True)
         assert isinstance(first, list)

@@ -91,7 +91,7 @@ def test_late_and_cancelled_requests_are_not_computed(running: Running, gate: Ga
         await until(lambda: held(running) == 2)
         engine.limits = replace(usual, timeout=0.05)
         engine._decoders.pace = 0.0  # nothing is known that would refuse it at once
-        engine.models["slow"].trunk.pace = 0.0
+        engine.models["slow"].form.pace = 0.0
         with pytest.raises(LateError, match=r"no answer within 0\.05 seconds"):
             await engine.answer([IMAGE], "slow")
         gone.cancel()
@@ -226,8 +226,8 @@ def test_there_is_room_until_places_or_time_run_out(running: Running, gate: Gate
 
     async def fill() -> None:
         first = await computing(running, gate)
-        engine.models["slow"].trunk.pace = 1.0
-        engine.models["tiny"].trunk.pace = 1.0
+        engine.models["slow"].form.pace = 1.0
+        engine.models["tiny"].form.pace = 1.0
         engine.limits = replace(usual, timeout=10)
         assert engine.crowded(1) == 0
         assert engine.crowded(8) == pytest.approx(1.0)  # 9 seconds, and 8 are allowed
@@ -275,10 +275,9 @@ def test_nothing_stays_behind_and_what_waits_is_refused() -> None:
 def test_what_cannot_be_answered_in_time_is_refused() -> None:
     """A batch that hangs, what waits behind it, and what comes too late."""
     model = tiny()
-    registry, gate = Registry(torch.device("cpu"), lambda served: None), Gate(model)
+    registry, gate = Registry(torch.device("cpu"), lambda served: 2), Gate(model)
     registry.add("tiny", model)
     served = registry.find("tiny")
-    served.batch = 2
     image = Decoded(np.zeros((16, 16, 3), np.uint8))
 
     async def stop() -> None:
@@ -327,7 +326,7 @@ class Places:
 
     def admitted(self, images: int, name: str) -> bool:
         try:
-            self.engine.check(images, name, "classes")
+            self.engine.check(images, self.engine.find(name), "classes")
         except BusyError:
             return False
         return True
@@ -357,6 +356,6 @@ def test_no_model_takes_all_places() -> None:
 def test_a_lone_request_is_tried_whatever_the_pace_was(held: int) -> None:
     """A pace that one stalled batch has left behind would refuse everything for ever."""
     places = Places("a")
-    places.engine.find("a").trunk.pace = 1000.0
+    places.engine.find("a").form.pace = 1000.0
     places.take(held, "a")
     assert places.admitted(1, "a") is (held == 0)

@@ -230,3 +230,33 @@ def test_only_a_plain_length_of_a_refused_request_is_believed() -> None:
         assert rest_of((line + fields + body).encode()) == rest, fields
     assert rest_of(b"POST / HTTP/1.0\r\nContent-Length: 9" + body.encode()) == math.inf
     assert rest_of(b"POST / HTTP/1.1\r\nContent-Len") == math.inf
+
+
+def test_slow_bodies_take_no_place_of_others() -> None:
+    """More of them than there are places: after a second the others are answered again."""
+
+    class Counting(FakeEngine):
+        def crowded(self, under_way: int) -> float:
+            return 1.0 if under_way >= 4 else 0.0
+
+    engine = Counting(limits=Limits(patience=60))
+
+    def script(port: int) -> tuple[int, list[int]]:
+        place = ("127.0.0.1", port)
+        slow = [socket.create_connection(place, timeout=20) for _ in range(4)]
+        for each in slow:
+            each.sendall(LENGTH + IMAGE[:9])
+        for _ in range(150):
+            if found := status(talk(port, [LENGTH + IMAGE])) == 200:
+                break
+            time.sleep(0.1)
+        for each in slow:
+            each.sendall(IMAGE[9:])
+        answers = [status(read(each)) for each in slow]
+        for each in slow:
+            each.close()
+        return found, answers
+
+    found, service = served(script, engine)
+    assert found == (True, [200] * 4)
+    assert service.app.state.serving.slow == 0

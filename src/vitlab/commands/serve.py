@@ -62,6 +62,7 @@ class Serve(EngineOptions, DeviceOptions):
 def begin(options: Serve) -> None:
     """Refuse what cannot be served or listened on, before PyTorch is imported."""
     from vitlab.serve.access import listen, read_token
+    from vitlab.serve.logs import log, log_to_stderr
 
     if not options.models and not options.watch:
         raise OptionError("name a model to serve, or a folder of them with --watch FOLDER")
@@ -70,6 +71,8 @@ def begin(options: Serve) -> None:
     with listen(options.host, options.port):
         if options.metrics_port:
             listen(options.host, options.metrics_port).close()
+    log_to_stderr()  # from now on each line is JSON
+    log("starting", models=[name for name, _ in named_models(options.models)])
 
 
 def run(options: Serve) -> dict[str, Any]:

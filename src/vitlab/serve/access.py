@@ -113,3 +113,21 @@ def has_token(headers: Headers, token: str) -> bool:
     scheme, _, given = headers.get("authorization", "").partition(" ")
     same = hmac.compare_digest(given.strip().encode(), token.encode())
     return scheme.lower() == "bearer" and same
+
+
+def check_origin(headers: Headers) -> None:
+    """Refuse a request that a page of another site makes: browsers say where it comes from.
+
+    Anything but a browser says nothing, and passes. Behind a proxy with TLS the page of this
+    service has another Host than here, but `Sec-Fetch-Site` is right; old browsers, and those of
+    sites without TLS, send `Origin` alone.
+
+    Raises:
+        Refused: 403, it does.
+    """
+    site, origin = headers.get("sec-fetch-site", ""), headers.get("origin", "")
+    own = headers.get("host", "").lower()
+    foreign = origin and origin.lower().partition("://")[2] != own
+    if site in ("cross-site", "same-site") or (foreign and not site):
+        message = "without a --token-file, a browser's page must be this service's own to ask it"
+        raise Refused(403, message)

@@ -1,4 +1,4 @@
-"""Answers to a batch of images: one pass for all of one trunk, whatever their models.
+"""Answers to a batch of images: one pass for all of one form, whatever their models.
 
 A batch takes what waits when the device becomes free: its largest size, measured on a blank image,
 is reached only under load and costs a lone request nothing.
@@ -80,7 +80,7 @@ class Question:
 
 
 def answers(questions: Sequence[Question]) -> list[Seen]:
-    """Answer questions about images of one trunk, in their order."""
+    """Answer questions about images for one form, in their order."""
     trunk, found = questions[0].served.trunk, dict[int, Seen]()
     head, decoded = trunk.head, [each.image for each in questions]
     with torch.inference_mode():
@@ -90,7 +90,8 @@ def answers(questions: Sequence[Question]) -> list[Seen]:
         if isinstance(head, Detector):
             assert isinstance(images, Tensor)  # squashed
             return [Seen(found=each) for each in heads.boxes(head, images, decoded)]
-        pairs = trunk.scored(images, [question.served.task for question in questions])
+        tasks = [question.served.task for question in questions]
+        pairs = trunk.scored(images, tasks, questions[0].served.form)
         for served, places in _groups(questions).items():
             parts = zip(*(pairs[place] for place in places), strict=True)
             features, scores = (exact(torch.stack(part)) for part in parts)

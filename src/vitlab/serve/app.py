@@ -3,7 +3,8 @@
 import asyncio
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
@@ -12,21 +13,22 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from vitlab.errors import UserError
+from vitlab.errors import OptionError, UserError
 from vitlab.packages import version_of
 from vitlab.serve import bodies, replies
-from vitlab.serve.access import check_token, has_token
+from vitlab.serve.access import check_origin, check_token, has_token
 from vitlab.serve.answers import Seen, What
 from vitlab.serve.engine import Engine
 from vitlab.serve.exchange import MEBI, BodyMemory, Envelope, Exchange, Refused, busy, exchange_of
 from vitlab.serve.limits import NAME
 from vitlab.serve.logs import log
 from vitlab.serve.pages import page_routes
-from vitlab.serve.registry import ServedModel
+from vitlab.serve.registry import Served
 from vitlab.serve.replies import Problem
 
 ABOUT = "Vision Transformers over HTTP: classes, masks, objects, numbers, features, attention."
 PNG, TOP = "image/png", 5
+SLOW = 1.0  # seconds that a body may take to arrive while it counts as an image that waits
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": Problem, "description": "what is asked cannot be answered"},
     "5XX": {"model": Problem, "description": "a failure; 503: try again after Retry-After"},
@@ -45,26 +47,51 @@ class Serving:
     Attributes:
         ending: whether the service has been asked to stop
         under_way: requests about images that have no answer yet
+        slow: those of them whose bodies have been arriving for more than a second
         counts: `requests` and `images` so far
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.limits = engine, engine.limits
-        self.ending, self.under_way = False, 0
+        self.ending, self.under_way, self.slow = False, 0, 0
         self.counts = {"requests": 0, "images": 0}
         self.loading = asyncio.Lock()
 
-    def card(self, name: str) -> ServedModel:
-        """Return the card of a model; the first one without a name.
+    def crowded(self, under_way: int) -> float:
+        """Return what `Engine.crowded` does; a body that arrives slowly takes no place of others.
+
+        It holds its memory alone, which is bounded by itself, and may be refused once it is there.
+        """
+        return self.engine.crowded(under_way - self.slow)
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """Count a request as slow if its body takes longer than a second."""
+        slow = 0
+
+        def count() -> None:
+            nonlocal slow
+            slow = 1
+            self.slow += slow
+
+        timer = asyncio.get_running_loop().call_later(SLOW, count)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self.slow -= slow
+
+    def model(self, name: str) -> Served:
+        """Return a model; the first one without a name.
 
         Raises:
             Refused: 404, there is none.
         """
-        cards = self.engine.cards()
-        for card in cards:
-            if name in ("", card.name):
-                return card
-        known = ", ".join(card.name for card in cards[:10])
+        models = self.engine.models
+        for served in models.values():
+            if name in ("", served.card.name):
+                return served
+        known = ", ".join(list(models)[:10])
         advice = f"choose from {known}" if known else "none is served"
         raise Refused(404, f"unknown model {name[:80]!r}: {advice}")
 
@@ -110,7 +137,10 @@ def application(
     app.add_middleware(Envelope, hosts=hosts, memory=memory, done=done)
 
     async def check_asker(request: Request) -> None:
-        check_token(request.headers, token, admin_token)
+        if token:
+            check_token(request.headers, token, admin_token)
+        elif request.method == "POST":
+            check_origin(request.headers)
 
     async def check_owner(request: Request) -> None:
         if not token and not admin_token:
@@ -121,7 +151,7 @@ def application(
 
     scheme = [Depends(HTTPBearer(auto_error=False, description="the token of --token-file"))]
     app.include_router(state)
-    asker = [*scheme, Depends(check_asker)] if token else []
+    asker = [*(scheme if token else []), Depends(check_asker)]
     app.include_router(asking, dependencies=asker)
     app.router.routes.extend(page_routes())  # it asks for the token by itself
     if not fixed:
@@ -231,25 +261,28 @@ async def _answer(
 ) -> dict[str, Any]:
     """Ask the engine about the images of a request; what it refuses, the middleware answers.
 
-    A mask that is to come `bare`, as a PNG, is of one image.
+    The model is taken here, once, and answers even if it is replaced or removed meanwhile. A mask
+    that is to come `bare`, as a PNG, is of one image.
     """
     serving, exchange = _serving(request), exchange_of(request)
     if not serving.engine.ready:
         raise busy("the service is not ready: try again soon")
-    card = serving.card(model)
+    served = serving.model(model)
+    card = served.card
     exchange.model = card.name
-    serving.engine.check(1, card.name, what)  # before the body is read
+    serving.engine.check(1, served, what)  # before the body is read
     if what == "classes" and top != TOP and (kind := card.answers) != what:
         raise Refused(400, f"top is of classes, and this model answers with {kind}: leave it out")
     serving.under_way += 1
     try:
-        names, images = await bodies.photos(request, serving.limits)
-        exchange.images, card = len(images), serving.card(card.name)  # perhaps replaced by now
+        with serving.arriving():
+            names, images = await bodies.photos(request, serving.limits)
+        exchange.images = len(images)
         if bare and card.answers == "masks" and len(images) > 1:
             raise Refused(400, f"{PNG} holds one mask: send one image, or accept application/json")
         serving.counts["requests"] += 1
         serving.counts["images"] += len(images)
-        seen = await _unless_left(exchange, serving.engine.answer(images, card.name, what))
+        seen = await _unless_left(exchange, serving.engine.answer(images, served, what))
     finally:
         serving.under_way -= 1
     found = replies.answered(names, seen, card, what, top)
@@ -294,9 +327,8 @@ async def put(request: Request, name: NewName) -> JSONResponse:
     if serving.loading.locked():
         raise busy("another model is being loaded: try again soon", 5)
     async with serving.loading, bodies.model(request, serving.limits.max_model * MEBI) as source:
-        old = any(card.name == name for card in serving.engine.cards())
         try:
-            await asyncio.to_thread(serving.engine.add, name, source, replace=old)
+            old = await asyncio.to_thread(serving.engine.put, name, source)
         except UserError as error:
             raise Refused(422, str(error)) from None
     return _changed(exchange, "replaced" if old else "added", 200 if old else 201)
@@ -306,8 +338,11 @@ async def put(request: Request, name: NewName) -> JSONResponse:
 async def delete(request: Request, name: NewName) -> JSONResponse:
     """Remove a model; requests that wait for it are answered."""
     serving, exchange = _serving(request), exchange_of(request)
-    exchange.model = serving.card(name).name
-    serving.engine.remove(name)
+    exchange.model = serving.model(name).card.name
+    try:
+        await asyncio.to_thread(serving.engine.remove, name)
+    except OptionError as error:  # another request was faster
+        raise Refused(404, str(error)) from None
     return _changed(exchange, "removed", 200)
 
 

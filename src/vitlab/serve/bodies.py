@@ -21,6 +21,7 @@ BINARY = {"type": "string", "format": "binary"}
 FIELDS = 8  # of a form, none of which is allowed; beyond them it is not read on
 NAME = 255  # characters of a file's name that are kept
 FILE = "model.safetensors"
+WRITTEN = 2**20  # bytes of a model that are written at once
 PATIENCE = 600.0  # seconds in which a model must arrive
 FILES = {
     "type": "object",
@@ -108,16 +109,26 @@ async def model(request: Request, most: float) -> AsyncIterator[Model | Delta]:
     """
     exchange = exchange_of(request)
     exchange.expect(most, in_memory=False)
-    with tempfile.TemporaryDirectory(prefix="vitlab-serve-") as folder:
-        place = Path(folder) / FILE
+    folder = tempfile.TemporaryDirectory(prefix="vitlab-serve-")
+    try:
+        place = Path(folder.name) / FILE
         await exchange.arrived(_stream(request, place), PATIENCE)
         yield await asyncio.to_thread(_read, place)
+    finally:
+        await asyncio.to_thread(folder.cleanup)
 
 
 async def _stream(request: Request, place: Path) -> None:
+    """Write a body to a file, in threads: a disk may be slow."""
     with place.open("xb") as stream:
+        held = bytearray()
         async for piece in request.stream():
-            stream.write(piece)
+            held += piece
+            if len(held) >= WRITTEN:
+                await asyncio.to_thread(stream.write, held)
+                held = bytearray()
+        await asyncio.to_thread(stream.write, held)
+        await asyncio.to_thread(stream.flush)
 
 
 def _read(place: Path) -> Model | Delta:

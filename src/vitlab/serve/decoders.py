@@ -13,9 +13,12 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
@@ -169,6 +172,8 @@ class Decoders:
         self._waiting = asyncio.Semaphore(0)
         self._starting = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+        # of their own: whatever else waits in a thread, images are decoded
+        self._threads = ThreadPoolExecutor(count, "vitlab-decode")
 
     async def start(self) -> None:
         """Start the processes.
@@ -176,15 +181,22 @@ class Decoders:
         Raises:
             ServiceError: they cannot be started.
         """
-        multiprocessing.set_forkserver_preload(["__main__", serve_connection.__module__])
+        await self._in_thread(self.begin_imports)
         first = await asyncio.gather(*(self._begin() for _ in range(self.count)))
         self._tasks = [asyncio.create_task(self._work(each)) for each in first]
+
+    def begin_imports(self) -> None:
+        """Let the fork server, where there is one, import what decoders need; wait for nothing."""
+        multiprocessing.set_forkserver_preload(["__main__", serve_connection.__module__])
+        if METHOD == "forkserver":
+            _safely(forkserver.ensure_running)
 
     async def stop(self) -> None:
         """End the processes."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False)
         while len(self._jobs):
             settle(self._jobs.pop().future, stopping())
 
@@ -216,8 +228,8 @@ class Decoders:
         try:
             async with asyncio.timeout(START), self._starting:
                 with theirs:
-                    await asyncio.to_thread(_start, process)
-                await asyncio.to_thread(ours.recv_bytes)
+                    await self._in_thread(partial(_safely, process.start))
+                await self._in_thread(ours.recv_bytes)
         except BaseException as error:  # or it was cancelled
             if process.pid is not None:  # it may be stopped, and would be waited for at the end
                 process.kill()
@@ -256,11 +268,15 @@ class Decoders:
             if decoder is not None:
                 await decoder.end()
 
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        """Wait for something, in one thread for each process."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     async def _timed(self, decoder: _Process, job: _Job) -> Decoded:
         """Let a process decode an image, and take the time into the pace."""
         async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
             most = self.bounds.max_pixels
-            found, seconds = await asyncio.to_thread(_decoded, decoder.pipe, job, most)
+            found, seconds = await self._in_thread(partial(_decoded, decoder.pipe, job, most))
         self.decoded += not found.error
         self.pace += (seconds - self.pace) * (MEMORY if self.pace else 1)
         return found
@@ -292,12 +308,12 @@ def _decoded(pipe: Connection, job: _Job, most: int) -> tuple[Decoded, float]:
     return Decoded(array, box, size=(rows, columns)), seconds
 
 
-def _start(process: BaseProcess) -> None:
+def _safely(start: Callable[[], None]) -> None:
     """Start a process, or first the fork server, with nothing from the current folder."""
     before = os.environ.get(SAFE)
     os.environ[SAFE] = "1"
     try:
-        process.start()
+        start()
     finally:
         os.environ.pop(SAFE)
         os.environ |= {SAFE: before} if before else {}

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from vitlab import device as devices
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
@@ -18,6 +20,7 @@ from vitlab.serve.heads import Kind
 from vitlab.serve.limits import Limits
 from vitlab.serve.metrics import Metrics
 from vitlab.serve.registry import Registry, Served, ServedModel
+from vitlab.serve.trunk import MakeInt8
 
 DECODING = 10.0  # seconds of computing that one image may take
 CORES = 4  # for each decoder, if their number is not chosen
@@ -30,6 +33,7 @@ ASKED: dict[Kind, tuple[What, ...]] = {
     "boxes": ("classes",),
     "numbers": ("classes", "features"),
 }  # of models, by what they answer with
+T = TypeVar("T")
 OPEN = 2  # times the free places: what one of several models may hold
 
 
@@ -46,6 +50,7 @@ class Engine(Registry):
         precision: fp32; bf16; or auto: bf16 where the device multiplies it faster and a model's
             probabilities agree with those in fp32
         engine: that computes: auto, the fastest, or one by its name, as `vitlab.accelerate`
+        int8_form: makes the form for int8
 
     Attributes:
         limits: of what may be asked
@@ -61,18 +66,20 @@ class Engine(Registry):
         device: str = "auto",
         precision: ServePrecision = "auto",
         engine: EngineName = "auto",
+        int8_form: MakeInt8 | None = None,
     ) -> None:
         if precision != "int8":
             check_precision(precision)
         check_engine(engine)
         self.limits, self.allow_empty, self._started = limits, allow_empty, False
-        super().__init__(devices.choose(device), self._prepare, precision, engine)
+        super().__init__(devices.choose(device), self._prepare, precision, engine, int8_form)
         self.metrics = metrics = Metrics()
         self._batcher = batcher = Batcher(limits.timeout, metrics)
         bounds = Bounds(min(DECODING, limits.timeout), int(limits.max_pixels * 1e6))
         count = limits.decoders or max(1, cores() // CORES)
         self._decoders = decoders = Decoders(count, bounds)
-        self._held = 0
+        self._held = 0  # images without an answer
+        self._holding = Counter[Served]()  # the same by model, also of those that have left
         metrics.gauge("ready", "1 while the service takes requests", lambda: self.ready)
         metrics.gauge("models", "Models that are served", lambda: len(self.models))
         metrics.gauge("computing_images", "Images in a model now", lambda: batcher.computing)
@@ -89,8 +96,11 @@ class Engine(Registry):
     @property
     def ready(self) -> bool:
         """Whether it answers."""
-        some = self.allow_empty or bool(self.models)
-        return self._started and not self.trouble and some
+        return self._computes and (self.allow_empty or bool(self.models))
+
+    @property
+    def _computes(self) -> bool:
+        return self._started and not self.trouble
 
     @property
     def trouble(self) -> str:
@@ -117,6 +127,23 @@ class Engine(Registry):
         """Return what there is to know about each model, in the order in which they were added."""
         return [each.card for each in self.models.values()]
 
+    def alone(self, work: Callable[[], T], due: float) -> T:
+        """Do something in the thread that computes, and wait for it: not in the event loop.
+
+        Args:
+            work: computed once no image waits; between two batches if there is always one
+            due: by `time.monotonic`, from when on it takes its turn so
+
+        Raises:
+            ServiceError: the engine stops, or has not been started.
+            Exception: what `work` raises.
+        """
+        return self._batcher.alone(work, due)
+
+    def begin_imports(self) -> None:
+        """Let the processes that decode import what they need, while models are loaded here."""
+        self._decoders.begin_imports()
+
     async def start(self) -> None:
         """Start the processes that decode and the thread that computes.
 
@@ -134,13 +161,14 @@ class Engine(Registry):
         await self._decoders.stop()
 
     async def answer(
-        self, images: Sequence[bytes], model: str = "", what: What = "classes"
+        self, images: Sequence[bytes], model: str | Served = "", what: What = "classes"
     ) -> list[Seen]:
         """Answer a question about images.
 
         Args:
             images: JPEG, PNG or WebP files
-            model: its name; empty for the first one
+            model: as `find` gave it, which may have been replaced or removed; or a name, empty for
+                the first one
             what: "classes" for probabilities, or the masks, boxes or numbers that the model answers
                 with; "features"; or "attention" for probabilities and where the model looked
 
@@ -151,7 +179,12 @@ class Engine(Registry):
             FailedError: the model failed.
             ServiceError: the service is not ready, or a decoder was killed.
         """
-        served = self.check(len(images), model, what)
+        if not isinstance(model, Served):
+            if not self.models:
+                raise ServiceError("the service is not ready: it has no model")
+            model = self.find(model)
+        served = model
+        self.check(len(images), served, what)
         due = time.monotonic() + self.limits.timeout
         self._hold(served, len(images))
         tasks = [
@@ -173,12 +206,12 @@ class Engine(Registry):
         self.metrics.count("answered", served.card.name, len(seen) - failed)
         return seen
 
-    def check(self, images: int, model: str, what: What) -> Served:
-        """Return the model for so many images, or refuse them, as `answer` does."""
-        if not self.ready:
-            why = self.trouble or "it is starting or stopping, or has no model"
+    def check(self, images: int, served: Served, what: What) -> None:
+        """Refuse so many images of a model, as `answer` does."""
+        if not self._computes:
+            why = self.trouble or "it is starting or stopping"
             raise ServiceError(f"the service is not ready: {why}")
-        served, places = self.find(model), self.limits.queue
+        places = self.limits.queue
         if what not in ASKED[kind := served.card.answers]:
             path, none = ("features", "classifier") if kind == "features" else ("predict", what)
             besides = "; the folder model/ of its run has features" * (what == "features")
@@ -189,14 +222,13 @@ class Engine(Registry):
         # One of several models may hold twice as many places as are left free, so that there are
         # always some for the others (dynamic thresholds: Choudhury and Hahne, IEEE/ACM
         # Transactions on Networking 6(2), 1998). One that holds none may take what is free.
-        own, free = served.held, places - self._held - images
+        own, free = self._holding[served], places - self._held - images
         shared = len(self.models) > 1 and own > 0
         if free < 0 or (shared and own + images > OPEN * free):
             raise self._busy("the queue is full", served, images, self._expected(served, 0))
         late = self._expected(served, images) - IN_TIME * self.limits.timeout
         if self._held and late > 0:  # a lone request is tried: the pace may be wrong by now
             raise self._busy("an answer would come too late", served, images, late)
-        return served
 
     def _busy(self, why: str, served: Served, images: int, seconds: float) -> BusyError:
         """Count images that are refused; return what says so, and when to come again."""
@@ -206,16 +238,18 @@ class Engine(Registry):
 
     def _expected(self, served: Served, images: int) -> float:
         """Return the seconds until further images of a model are answered, all others before."""
-        computing = images * served.trunk.pace + sum(
-            each.held * each.trunk.pace for each in self.models.values()
+        computing = images * served.form.pace + sum(
+            count * each.form.pace for each, count in self._holding.items()
         )
         decoders = self._decoders
         return max(computing, (self._held + images) * decoders.pace / decoders.count)
 
     def _hold(self, served: Served, images: int) -> None:
         """Count images accepted, or answered if negative."""
-        served.held += images
         self._held += images
+        self._holding[served] += images
+        if not self._holding[served]:
+            del self._holding[served]  # it may have left
 
     async def _seen(self, data: bytes, name: str, served: Served, what: What, due: float) -> Seen:
         """Answer a question about one image."""
@@ -226,12 +260,12 @@ class Engine(Registry):
         self._batcher.put(Question(served, what, image, due, future))
         return await future
 
-    def _prepare(self, served: Served) -> None:
+    def _prepare(self, served: Served) -> int:
         """Let a model compute, and measure its pace and its best batch."""
         batch, seconds = best_batch(served)
         half = max(1, self.limits.queue // 2)  # while one batch computes, another gathers
-        served.batch = self.limits.max_batch or min(batch, half)
-        served.trunk.pace = served.trunk.pace or seconds
+        served.form.pace = served.form.pace or seconds
+        return self.limits.max_batch or min(batch, half)
 
 
 def _again(seconds: float) -> float:

@@ -4,6 +4,7 @@
 `serve run vitlab.serve.ray_app:build weights=runs/photos`.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -128,6 +129,7 @@ def service(
     from vitlab.serve.access import read_token
     from vitlab.serve.app import application
     from vitlab.serve.engine import Engine
+    from vitlab.serve.faster import Faster
 
     engine = Engine(limits=limits, device=device, precision=precision)
     for name, source in sources.items():
@@ -137,10 +139,14 @@ def service(
     @asynccontextmanager
     async def running(_: object) -> AsyncIterator[None]:
         await engine.start()
+        faster = Faster(engine)
+        timing = asyncio.create_task(faster.watch())
         try:
             yield
         finally:
+            timing.cancel()
             await engine.stop()
+            await faster.stop()
 
     app.router.lifespan_context = running
     return app

@@ -5,48 +5,33 @@ A trunk is one set of weights on the device; models that differ from it in a few
 
 import copy
 import itertools
-import logging
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
 
 from vitlab.data.labels import kind_of
-from vitlab.device import autocast
 from vitlab.errors import OptionError, WeightsError
-from vitlab.graphs.int8_form import int8_form
-from vitlab.inspect.attention import late_attention
 from vitlab.inspect.look import attention_bytes
-from vitlab.models.cost import cost
 from vitlab.models.create import build
-from vitlab.models.fast.accelerate import accelerate, can_accelerate
 from vitlab.models.model import Model
-from vitlab.models.packed import Packed
 from vitlab.models.vit import VisionTransformer
 from vitlab.options import check_known
-from vitlab.precision import Engine, ServePrecision, fixed
+from vitlab.precision import Engine, ServePrecision
 from vitlab.serve.decoders import Wanted
 from vitlab.serve.heads import Head, Kind, form_of, load_head, told, wanted_by
-from vitlab.transfer.multitask import MultiTask
+from vitlab.serve.trunk import BASE, Form, MakeInt8, Trunk, choose_form
 from vitlab.weights.deltas import Delta
-from vitlab.weights.identity import DeltaBase
 from vitlab.weights.load import load, load_base, load_delta
 
 Source = str | Path | Model | Delta
-BASE = ""  # the name of the base itself among its tasks
 MOST_ATTENTION = 2**29  # bytes of one image's attention maps
-BATCH = 8  # images that engines are timed with
-WORTH = 1e9  # multiply-adds of an image from which a fast form is worth its memory
 
 
 class ServedModel(BaseModel):
@@ -75,7 +60,7 @@ class ServedModel(BaseModel):
     engine: str = "plain"
     """plain, packed, openvino and so on"""
     precision: str = "fp32"
-    """of its computing: fp32 or bf16"""
+    """of its computing: fp32, bf16 or int8"""
     answers: Kind = "classes"
     """what /predict gives; a model without a classifier has features alone"""
     targets: tuple[str, ...] = ()
@@ -83,128 +68,6 @@ class ServedModel(BaseModel):
     numbers: tuple[int, ...] = ()
     """of masks: the number of each class"""
     thresholds: Annotated[tuple[float, ...], Field(exclude=True)] = ()
-
-
-class Trunk:
-    """A base and its deltas; images of any of them are computed together.
-
-    Attributes:
-        base: on the device
-        head: what answers with masks, boxes or numbers; None of other models
-        fast: what computes images of the base alone: its fast form, or the base
-        pace: seconds that an image takes under load; 0 until it is known
-        left: tasks that no request holds any more; any thread may add to them
-
-    Args:
-        base: taken over, moved to the device and put into evaluation mode
-        device: that computes
-        precision: auto, fp32, bf16 or int8
-        engine: that computes images of the base alone
-        head: around the base, or None
-    """
-
-    def __init__(
-        self,
-        base: Model,
-        device: torch.device,
-        precision: ServePrecision = "fp32",
-        engine: Engine = "auto",
-        head: Head | None = None,
-    ) -> None:
-        self.base, self.device = base.to(device).eval().requires_grad_(False), device
-        self.head = head
-        if isinstance(head, torch.nn.Module):
-            head.to(device).requires_grad_(False)
-        self.fast = fast_beside(self.base, device, precision, engine)
-        self._precision = fixed(precision)
-        self.pace, self.left = 0.0, deque[str]()
-
-    @property
-    def precision(self) -> str:
-        """What images of the base alone are computed in: fp32 or bf16."""
-        return self._precision if self.fast is self.base else self.fast.computes
-
-    @cached_property
-    def identity(self) -> DeltaBase:
-        """Which model the base is."""
-        return DeltaBase.of(self.base)
-
-    def is_base(self, wanted: DeltaBase) -> bool:
-        """Return whether this is the model that a delta was made from."""
-        config = self.base.config
-        if (config.name, config.classes) != (wanted.name, wanted.classes):
-            return False  # without the sum over all weights
-        try:
-            return self.identity.fingerprint == wanted.fingerprint
-        except WeightsError:  # it is fused
-            return False
-
-    def add(self, task: str, change: Delta) -> None:
-        """Add a delta.
-
-        Raises:
-            WeightsError: it is another base's, or damaged.
-        """
-        self._tasks.add(task, change)
-
-    @cached_property
-    def _tasks(self) -> MultiTask:
-        """The base and its deltas; made for the first delta, since it takes memory."""
-        tasks = MultiTask(self.base)
-        tasks.add(BASE, Delta(self.base.config, {}, self.identity, {}))
-        return tasks
-
-    def scored(
-        self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Compute the features and the logits of normalized images, one task each.
-
-        Returns:
-            (features,) and (classes,) for each image.
-        """
-        with suppress(IndexError):
-            while True:  # free what deltas alone used that have left
-                left = self.left.popleft()
-                self._tasks.remove(left)
-        if any(tasks):
-            assert not isinstance(images, Packed)  # which have a trunk of their own
-            with autocast(self.device, self._precision):
-                return self._tasks.scored(images, tasks)
-        precision = self._precision if self.fast is self.base else "fp32"  # it casts by itself
-        with autocast(self.device, precision):
-            whole = torch.stack(images) if isinstance(images, list) else images
-            features = self.fast.features(whole)
-            return list(zip(features, self.fast.scores(features), strict=True))
-
-    def attention(self, image: Tensor, task: str) -> Tensor:
-        """Compute where the last layers look in a normalized image (C, H, W): (rows, columns)."""
-        body = self._tasks.body(task) if task else self.base
-        with autocast(self.device, self._precision):
-            return late_attention(body, image[None])[0]
-
-
-def fast_beside(
-    base: Model, device: torch.device, precision: ServePrecision, engine: Engine = "auto"
-) -> Model:
-    """Return the fast form of a model, to be kept beside it; the model if there is little to gain.
-
-    It holds the weights once more. `auto` compares fp32 and bf16 on random patterns, as
-    `vitlab.accelerate` does: a service has seen no images when it begins.
-    """
-    if precision == "int8":
-        if device.type != "cpu":
-            raise OptionError("precision=int8 is for the CPU: choose --device cpu")
-        return int8_form(base, engine)
-    little = engine == "auto" and cost(base).macs < WORTH
-    if engine == "plain" or little or not can_accelerate(base):
-        return base
-    fast = accelerate(base, device=str(device), precision=precision, engine=engine, batch=BATCH)
-    if fast.engine == "plain":
-        return base
-    logging.getLogger("vitlab").info(
-        "%s is computed by %s in %s", base.config.name, fast.engine, fast.computes
-    )
-    return fast
 
 
 def has_attention(model: Model) -> bool:
@@ -215,27 +78,32 @@ def has_attention(model: Model) -> bool:
     return attention_bytes(model, config.size) <= MOST_ATTENTION
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Served:
-    """One model, as requests hold it until they are answered.
+    """One model, as a request takes it at the door and holds it until its reply is written.
+
+    All that an answer needs is here, and none of it changes: a model that is replaced, or computed
+    by another form, is another value.
 
     Attributes:
         card: what is said about it
         facts: configuration and provenance of the model, without its weights
         trunk: where its weights are
         task: its name there
+        form: what computes it
         wanted: what its images are decoded to
-        batch: most images in one pass (0: to be measured)
-        held: its images that are accepted and not yet answered
+        batch: most images in one pass
+        untimed: whether a form may be faster that has not been timed on this machine
     """
 
     card: ServedModel
     facts: Model
     trunk: Trunk
     task: str
+    form: Form
     wanted: Wanted
-    batch: int = 0
-    held: int = 0
+    batch: int = 1
+    untimed: bool = False
 
 
 class Registry:
@@ -243,9 +111,10 @@ class Registry:
 
     Args:
         device: that computes
-        ready: called with each model before requests can reach it
+        ready: called with each model before requests can reach it, for the most images of a batch
         precision: auto, fp32, bf16 or int8
         engine: that computes
+        int8_form: makes the form for int8
 
     Attributes:
         models: by name; replaced, never changed
@@ -254,13 +123,22 @@ class Registry:
     def __init__(
         self,
         device: torch.device,
-        ready: Callable[[Served], None],
+        ready: Callable[[Served], int],
         precision: ServePrecision = "fp32",
         engine: Engine = "auto",
+        int8_form: MakeInt8 | None = None,
     ) -> None:
         self.device, self._ready, self._how = device, ready, (precision, engine)
+        self._int8_form = int8_form
         self.models: dict[str, Served] = {}
-        self._changing, self._numbers = threading.Lock(), itertools.count(1)
+        self._numbers = itertools.count(1)
+        self._loading = threading.Lock()  # held as long as a model takes to load
+        self._changing = threading.Lock()  # of `models`: held for no longer than it takes to copy
+
+    @property
+    def precision(self) -> ServePrecision:
+        """What was asked for."""
+        return self._how[0]
 
     def find(self, name: str) -> Served:
         """Return a model by name; the first one for an empty name.
@@ -292,17 +170,27 @@ class Registry:
             OptionError: the name is empty; taken, or unknown if it should be replaced.
             WeightsError: it cannot be loaded.
         """
-        if not name:
-            raise OptionError("a model needs a name")
-        with self._changing:
+        with self._loading:
             if replace:
                 check_known([name], self.models, "model")
             elif name in self.models:
                 raise OptionError(f"there is a model {name!r} already: replace or remove it")
-            self.models = self.models | {name: self._made(name, source)}
+            self._put(name, source)
+
+    def put(self, name: str, source: Source) -> bool:
+        """Load a model in this thread, and serve it in place of one of its name, if there is one.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            OptionError, WeightsError: as `add` does.
+        """
+        with self._loading:
+            return self._put(name, source)
 
     def remove(self, name: str) -> None:
-        """Serve a model no longer, once it has answered what it was asked.
+        """Serve a model no longer, once it has answered what it was asked; this waits for nothing.
 
         Raises:
             OptionError: there is no model of this name.
@@ -310,6 +198,34 @@ class Registry:
         with self._changing:
             check_known([name], self.models, "model")
             self.models = {key: each for key, each in self.models.items() if key != name}
+
+    def change_form(self, served: Served, form: Form) -> bool:
+        """Let another form compute a model from now on; what it was asked before it finishes.
+
+        Args:
+            served: the model as it is
+            form: of its trunk
+
+        Returns:
+            Whether it is so: not of a model that has been replaced or removed.
+        """
+        changed = self._ready_with(replace(served, form=form, untimed=False))
+        with self._changing:
+            name = served.card.name
+            if self.models.get(name) is not served:
+                return False
+            self.models = self.models | {name: changed}
+            return True
+
+    def _put(self, name: str, source: Source) -> bool:
+        """Load a model, and serve it."""
+        if not name:
+            raise OptionError("a model needs a name")
+        served = self._made(name, source)
+        with self._changing:
+            old = name in self.models
+            self.models = self.models | {name: served}
+        return old
 
     def _made(self, name: str, source: Source) -> Served:
         """Load a model and make it ready."""
@@ -330,7 +246,7 @@ class Registry:
         if trunk is None:
             if file is None:
                 raise WeightsError(f"the delta needs its base {change.base}, which is not served")
-            trunk = Trunk(load_base(change, file), self.device, *self._how)
+            trunk = Trunk(load_base(change, file), self.device, self.precision)
         if change.config.fit == "native":  # images of different sizes are not mixed
             return self._whole(name, change.apply(trunk.base))
         with torch.device("meta"):
@@ -339,34 +255,44 @@ class Registry:
         task = f"{name} {next(self._numbers)}"
         trunk.add(task, change)
         weakref.finalize(facts, trunk.left.append, task)  # once no request holds it
-        return self._begin(name, facts, trunk, task, change.bytes)
+        card = self._card(name, facts, trunk, change.bytes, trunk.identity.fingerprint[:12])
+        wanted = wanted_by(facts.config, trunk.head)
+        return self._ready_with(Served(card, facts, trunk, task, trunk.plain, wanted))
 
     def _whole(self, name: str, model: Model, head: Head | None = None) -> Served:
         """Serve a model of its own."""
         how = self._how if head is None else form_of(head, *self._how)
-        trunk = Trunk(model, self.device, *how, head)
+        trunk = Trunk(model, self.device, how[0], head)
+        form = choose_form(trunk, how[0], how[1], self._int8_form)
         size = sum(tensor.nbytes for tensor in model.state_dict().values())
-        return self._begin(name, trunk.base, trunk, BASE, size)
+        card = self._card(name, trunk.base, trunk, size)
+        wanted = wanted_by(model.config, head)
+        served = Served(card, trunk.base, trunk, BASE, form or trunk.plain, wanted)
+        return self._ready_with(replace(served, untimed=form is None))
 
-    def _begin(self, name: str, facts: Model, trunk: Trunk, task: str, size: int) -> Served:
-        """Describe a model and let it compute once."""
+    def _ready_with(self, served: Served) -> Served:
+        """Let a model compute once; return it with the card of its form, and its batch."""
+        form = served.form
+        how = {"engine": form.network.engine, "precision": form.precision}
+        served = replace(served, card=served.card.model_copy(update=how))
+        return replace(served, batch=self._ready(served))
+
+    def _card(
+        self, name: str, facts: Model, trunk: Trunk, size: int, fingerprint: str = ""
+    ) -> ServedModel:
+        """Describe a model, but for what computes it."""
         config, several = facts.config, kind_of(facts).several
-        card = ServedModel(
+        facts.temperature  # noqa: B018 (a damaged one is refused now)
+        return ServedModel(
             name=name,
             model=config.name,
             image_size=config.size,
             features=config.features,
             several=several,
             thresholds=facts.thresholds if several else (),
-            trunk="" if task == BASE else trunk.identity.fingerprint[:12],
+            trunk=fingerprint,
             bytes=size,
             added=time.time(),
             attention=trunk.head is None and has_attention(facts),
-            engine=trunk.fast.engine,
-            precision=trunk.precision,
             **told(trunk.head or config),
         )
-        served = Served(card, facts, trunk, task, wanted_by(config, trunk.head))
-        facts.temperature  # noqa: B018 (a damaged one is refused now)
-        self._ready(served)
-        return served

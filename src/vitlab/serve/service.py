@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,11 +20,14 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vitlab.errors import FailedError
+from vitlab.graphs.int8_form import int8_form
 from vitlab.precision import Engine as EngineName
 from vitlab.precision import ServePrecision
+from vitlab.progress import named_if_slow
 from vitlab.serve.access import hosts_of, is_loopback, listen, read_token, url_of
 from vitlab.serve.app import Serving, application
 from vitlab.serve.engine import Engine
+from vitlab.serve.faster import Faster
 from vitlab.serve.limits import Limits
 from vitlab.serve.logs import log, log_to_stderr
 from vitlab.serve.overload import shedding
@@ -80,18 +84,25 @@ class Service:
         engine: the same one
         drain: seconds in which requests under way are answered after the first signal
         watched: a folder whose models are served, if there is one
+        faster: what times engines while the service runs, if they are to be timed
 
     Attributes:
         signal: the first signal; 0 before it
     """
 
     def __init__(
-        self, app: FastAPI, engine: Engine, drain: float, watched: Watched | None = None
+        self,
+        app: FastAPI,
+        engine: Engine,
+        drain: float,
+        watched: Watched | None = None,
+        faster: Faster | None = None,
     ) -> None:
         self.app, self.engine, self.drain, self.signal = app, engine, drain, 0
-        self.watched = watched
+        self.watched, self.faster = watched, faster
         self._asked = asyncio.Event()
-        http = shedding(engine.crowded, partial(engine.metrics.count, "shed", "", 1))
+        serving: Serving = app.state.serving
+        http = shedding(serving.crowded, partial(engine.metrics.count, "shed", "", 1))
         self._server = server_of(app, int(drain) + SPARE, http)
 
     async def run(self, opened: socket.socket) -> None:
@@ -127,11 +138,12 @@ class Service:
         """Start the engine, and watch the folder as long as the service runs."""
         if self.watched is not None:  # what is there now is served before anyone asks
             await self.watched.begin()
-        await self.engine.start()
+        log("starting decoders")
+        with named_if_slow("starting the processes that decode"):
+            await self.engine.start()
         log("ready", models=[card.name for card in self.engine.cards()])
-        if self.watched is not None:
-            await self.watched.watch()
-        await asyncio.Event().wait()
+        lasting = [each.watch() for each in (self.watched, self.faster) if each is not None]
+        await asyncio.gather(*lasting, asyncio.Event().wait())
 
     async def _stop(self, serving: "asyncio.Task[None]", drain: float) -> None:
         """Take no more connections, answer what is under way, and end the engine's processes."""
@@ -141,6 +153,8 @@ class Service:
         self._server.should_exit = True
         await asyncio.wait({serving}, timeout=drain)
         await self.engine.stop()  # what still waits gets an error
+        if self.faster is not None:
+            await self.faster.stop()
         await serving
         log("stopped")
 
@@ -206,10 +220,16 @@ def serve(
     log_to_stderr()
     token, admin = read_token(token_file), read_token(admin_token_file)
     core = Engine(
-        limits=limits, allow_empty=allow_empty, device=device, precision=precision, engine=engine
+        limits=limits,
+        allow_empty=allow_empty,
+        device=device,
+        precision=precision,
+        engine=engine,
+        int8_form=int8_form,
     )
+    core.begin_imports()
     for name, place in models:
-        core.add(name, place)
+        add_model(core, name, place)
     hosts = hosts_of(address[0])
     app = application(core, token=token, admin_token=admin, hosts=hosts)
     watched = Watched(Path(watch), core) if watch else None
@@ -224,11 +244,26 @@ def serve(
     line = example(url, token_file, classes=not cards or cards[0].answers != "features")
     log("listening", url=url, example=line)
     say(f"listening on {url}; try: {line}")
-    service = Service(app, core, drain, watched)
+    service = Service(app, core, drain, watched, Faster(core))
     asyncio.run(service.run(opened))
     if service.signal == signal.SIGINT:
         raise KeyboardInterrupt("interrupted; every request that was accepted has its answer")
     return {"url": url, **app.state.serving.counts}
+
+
+def add_model(engine: Engine, name: str, place: str) -> None:
+    """Add a model before the service runs, and say so.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    log("loading", model=name)
+    began = time.monotonic()
+    with named_if_slow(f"loading {name}"):
+        engine.add(name, place)
+    card = engine.find(name).card
+    seconds = round(time.monotonic() - began, 1)
+    log("loaded", model=name, seconds=seconds, engine=card.engine, precision=card.precision)
 
 
 def example(url: str, token_file: str = "", *, classes: bool = True) -> str:

@@ -16,7 +16,8 @@ MOST = 10_000  # files of one model that are looked at
 FIRST_LOOKS = 60  # at most, before the service is ready
 LOOKS = 3  # in a row without a model, after which it is served no more
 
-Signature = tuple[tuple[str, int, int], ...]  # of each file: its path, size and time of change
+# of each file: its name, inode, size, and times of change of its content and of itself
+Signature = tuple[tuple[str, int, int, int, int], ...]
 
 
 class Watched:
@@ -37,6 +38,7 @@ class Watched:
         self._before: dict[str, tuple[Path, Signature]] = {}
         self._tried: dict[str, Signature] = {}
         self._missed: dict[str, int] = {}  # of each model that is served: looks without it
+        self._ignored: dict[Path, str] = {}  # what has no name of its own, and why
         self._why = ""  # the folder was not read at the last look
 
     async def begin(self) -> None:
@@ -79,15 +81,28 @@ class Watched:
         self._before = found
 
     def _found(self) -> dict[str, tuple[Path, Signature]]:
-        """Return each model there by name; the first one if two have the same.
+        """Return each model there by name; of two with the same the one that was there before.
 
         Raises:
             OSError: the folder or what is in it cannot be read.
         """
         found: dict[str, tuple[Path, Signature]] = {}
-        for path in sorted(path for path in self.folder.iterdir() if path.name[0] != "."):
-            with suppress(UserError, FileNotFoundError):  # it cannot be named, or has just gone
-                found.setdefault(name_of(str(path)), (path, _signature(path)))
+        served, ignored = {path for path, _ in self._before.values()}, dict[Path, str]()
+        paths = [path for path in self.folder.iterdir() if path.name[0] != "."]
+        for path in sorted(paths, key=lambda path: (path not in served, path)):
+            try:
+                name = name_of(str(path))
+                if name in found:
+                    first = found[name][0].name
+                    ignored[path] = f"its name would be {name}, as that of {first}: rename it"
+                    continue
+                with suppress(FileNotFoundError):  # it has just gone
+                    found[name] = (path, _signature(path))
+            except UserError:
+                ignored[path] = "its name has no ASCII letter or digit: rename it"
+        for path in sorted(ignored.keys() - self._ignored.keys()):
+            log("model ignored", logging.WARNING, file=path.name, reason=ignored[path])
+        self._ignored = ignored
         return found
 
     def _load(self, name: str, path: Path) -> None:
@@ -114,9 +129,16 @@ class Watched:
 
 
 def _signature(path: Path) -> Signature:
-    """Return the size and time of change of a file, or of every file that matters in a folder."""
+    """Return what changes with a file, or with any file that matters in a folder.
+
+    One of the same size and time, as `cp -p` and `rsync -t` make it, has another inode, or another
+    time of change of the inode.
+    """
     folder = path / "model" if (path / "model").is_dir() else path  # of a run
     files = sorted(folder.iterdir()) if folder.is_dir() else [path]
     files += [path / name for name in HEADS] if folder != path else []
     found = [(file.name, file.stat()) for file in files[:MOST] if file.is_file()]
-    return tuple((name, about.st_size, about.st_mtime_ns) for name, about in found)
+    return tuple(
+        (name, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        for name, about in found
+    )

@@ -13,6 +13,7 @@ import os
 import platform
 import statistics
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -43,6 +44,9 @@ ROUNDS, BUDGET = 5, 2.0  # of timing; seconds after which two rounds are enough
 PAUSE = 0.05  # seconds for the threads of one engine to fall asleep before another is timed
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SLOW = 1.5  # times the fastest, beyond which a candidate is timed once only
+
+Clock = Callable[[Model, Tensor], float]
+"""A form and images -> the seconds of a pass."""
 
 
 @dataclass(frozen=True)
@@ -126,21 +130,44 @@ def accelerate(
         order = [each for each in order if engine in available(model, where, each.dtype)]
     if order and order[0].engine == "plain":
         return plain
+    form = first_that_agrees(plain, where, order, precision, shown)
+    if form is plain and engine != "auto":
+        raise OptionError(f"engine={engine} cannot compute {model.config.name}: choose auto")
+    return form
+
+
+def first_that_agrees(
+    plain: Model, where: torch.device, order: list[Timed], precision: Precision, shown: Tensor
+) -> Model:
+    """Return the first form in an order that agrees with a model on some images.
+
+    Args:
+        plain: the model, on the device and in evaluation mode
+        where: the device
+        order: engines, the best first
+        precision: auto, fp32 or bf16
+        shown: normalized (B, channels, H, W)
+
+    Returns:
+        The form; `plain` itself where that comes first, or none agrees.
+    """
     wanted = answers(plain, shown)
     for each in order:
         if each.engine == "plain":
             return plain
         with suppress(Exception):  # an engine that cannot do it, for whatever reason
-            form = made(each.engine, model, where, each.dtype)
+            form = made(each.engine, plain, where, each.dtype)
             if precision == "bf16" or agree(answers(form, shown), wanted, each.dtype):
                 return form
-    if engine != "auto":
-        raise OptionError(f"engine={engine} cannot compute {model.config.name}: choose auto")
     return plain
 
 
 def ranking(
-    model: Model, where: torch.device, precision: Precision = "auto", batch: int = 1
+    model: Model,
+    where: torch.device,
+    precision: Precision = "auto",
+    batch: int = 1,
+    clock: Clock | None = None,
 ) -> list[Timed]:
     """Return the engines that can compute a model and what they take: measured now, or before.
 
@@ -149,11 +176,12 @@ def ranking(
         where: the device
         precision: auto, fp32 or bf16
         batch: images that are computed together
+        clock: that times a pass, instead of `pass_seconds`, where others compute beside it
     """
     found = remembered(model, where, precision, batch)
     if not found:
         with named_if_slow(f"measuring which engine computes {model.config.name} fastest"):
-            found = measured(model, where, precision, batch)
+            found = measured(model, where, precision, batch, clock or pass_seconds)
         about = {"model": model.config.name, "engines": [vars(each) for each in found]}
         with suppress(DiskError):  # a cache that cannot be written to
             write_text(_file(model, where, precision, batch), json.dumps(about, indent=1))
@@ -180,7 +208,9 @@ def wanted_types(precision: Precision, where: torch.device) -> list[Literal["fp3
     return ["bf16", "fp32"] if multiplies_bf16(where) else ["fp32"]
 
 
-def measured(model: Model, where: torch.device, precision: Precision, batch: int) -> list[Timed]:
+def measured(
+    model: Model, where: torch.device, precision: Precision, batch: int, clock: Clock
+) -> list[Timed]:
     """Make every candidate, and time them in turn.
 
     The number of images together is `batch`, or as many as take a quarter of a second.
@@ -192,14 +222,14 @@ def measured(model: Model, where: torch.device, precision: Precision, batch: int
             start = time.perf_counter()
             try:
                 form = made(name, model, where, dtype)
-                pass_seconds(form, patterns(model, 1).to(where))
+                pass_seconds(form, patterns(model, 1).to(where))  # some compile first
             except Exception as error:  # whatever an engine may raise
                 logging.getLogger("vitlab").debug("%s cannot be used: %s", name, error)
                 continue
             made_of[name, form.computes] = form  # a ResNet stays in fp32
             ready[name, form.computes] = time.perf_counter() - start
     one = patterns(model, 1).to(where)
-    alone = min(pass_seconds(form, one) for form in made_of.values())
+    alone = min(clock(form, one) for form in made_of.values())
     count = max(1, min(batch, int(LONGEST / alone)))
     images, taken = patterns(model, count).to(where), {each: list[float]() for each in made_of}
     end = time.perf_counter() + BUDGET
@@ -209,8 +239,8 @@ def measured(model: Model, where: torch.device, precision: Precision, batch: int
             if number and min(taken[each]) > SLOW * fastest:
                 continue
             time.sleep(PAUSE)
-            pass_seconds(form, images)
-            taken[each].append(pass_seconds(form, images))
+            (clock if number else pass_seconds)(form, images)  # some compile for a new size
+            taken[each].append(clock(form, images))
         if number and time.perf_counter() > end:
             break
     return [

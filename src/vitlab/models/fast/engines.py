@@ -268,21 +268,27 @@ BUILDERS: dict[Engine, Callable[[Tokens, Tensor, torch.dtype], Run]] = {
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what exporters print, log and warn of from the user; our own lines are heard."""
-    others: list[tuple[logging.Logger, int]] = []
-    for name, each in [("", logging.root), *logging.root.manager.loggerDict.items()]:
-        is_own = name.partition(".")[0] in OWN
-        if isinstance(each, logging.Logger) and not is_own and (each.level or not name):
-            others.append((each, each.level))
+    """Keep from the user what exporters print, log and warn of; other threads are heard."""
+    thread = threading.get_ident()
+
+    def is_heard(record: logging.LogRecord) -> bool:
+        is_own = record.name.partition(".")[0] in OWN
+        return is_own or record.thread != thread or record.levelno > logging.WARNING
+
+    loggers = [
+        each for each in logging.root.manager.loggerDict.values() if hasattr(each, "handlers")
+    ]
+    handlers = {each for logger in (logging.root, *loggers) for each in logger.handlers}
+    handlers |= {logging.lastResort} if logging.lastResort else set()
+    for handler in handlers:
+        handler.addFilter(is_heard)
     try:
-        for each, level in others:
-            each.setLevel(max(level, logging.ERROR))
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        for each, level in others:
-            each.setLevel(level)
+        for handler in handlers:
+            handler.removeFilter(is_heard)
 
 
 def near(got: Tensor, exact: Tensor, dtype: torch.dtype) -> bool:

@@ -8,9 +8,9 @@ them; FOLDER has photographs of ImageNet, named WNID_NAME.JPEG. A pair is a clas
 others, which it does not know. Score, layer and pool are chosen on the pairs of one side (the rule
 is `CHOICE`) and stated on those of the other; the sides share neither classes nor photographs.
 
-Of each known class, 60 images are fitted to and 40 are new; of 41 or 30 photographs, a fifth is new
-in each of five fits. Each candidate gives one number an image, higher for stranger ones. `area` is
-under the ROC curve: that a stranger has the higher number (0.5: chance). `found` is the share of
+Of each known class, 40 images are fitted to and 20 are new (of digits 15 and 10); of photographs, a
+fifth is new in each of five fits. Each candidate gives a number, higher for stranger ones. `area`
+is under the ROC curve: that a stranger has the higher number (0.5: chance). `found` is the share of
 strangers above the 95th percentile of the new known images. For the form that is built, `flagged`
 and `found at 1` are the shares of new known images and of strangers above its own threshold.
 """
@@ -45,7 +45,12 @@ CHOICE = """The candidate with the highest area: the mean over the known sets of
 each the mean over its strangers. Of those within 0.01 of it, the one with the highest mean share
 found; of equal ones the one of fewer numbers."""
 Side = Literal["choose", "state"]
-LEARNED, NEW, STRANGE, FOLDS = 60, 40, 20, 5  # images of a class; of photographs, folds
+MOST = {
+    "hands": (40, 20),
+    "cifar10": (40, 20),
+    "digits": (15, 10),
+}  # images of a class: learned, new
+FOLDS = 5  # of photographs
 SHARES = (0.5, 0.58, 0.67, 0.75, 0.83, 0.92, 1.0)  # layers, as shares of the depth
 POOLS = {"token": (0, 1), "mean": (1, 2), "mean and deviation": (1, 3)}  # parts of a vector
 DATE = "2026-11-29"  # the sides and the rule were written down before anything was measured
@@ -142,7 +147,10 @@ def all_images(model: VisionTransformer, options: argparse.Namespace) -> dict[st
     sets = {}
     for name, data in (("hands", options.hands), ("cifar10", options.cifar10), ("digits",) * 2):
         splits = open_to_learn(data)
-        parts = [drawn(splits.train, LEARNED), drawn(splits.test, NEW)]
+        parts = [
+            drawn(each, most)
+            for each, most in zip((splits.train, splits.test), MOST[name], strict=True)
+        ]
         vectors = [vectors_of(model, part, f"{name}{n}", cache) for n, part in enumerate(parts)]
         classes = np.concatenate([classes_of(part, "the data") for part in parts])
         new = np.repeat([False, True], [len(part) for part in parts])
@@ -153,8 +161,8 @@ def all_images(model: VisionTransformer, options: argparse.Namespace) -> dict[st
     for name, pictures in (("photos", files), ("small photos", [shrunk(each) for each in files])):
         vectors = [vectors_of(model, pictures, name, cache)]
         sets[name] = Images(vectors[0], kinds, np.ones(len(files), bool), even)
-    part = Subset(scenes("test"), np.arange(100))
-    none, all_new = np.zeros(100, np.int64), np.ones(100, bool)
+    part = Subset(scenes("test"), np.arange(50))
+    none, all_new = np.zeros(50, np.int64), np.ones(50, bool)
     sets["scenes"] = Images(vectors_of(model, part, "scenes", cache), none, all_new, all_new)
     return sets
 
@@ -193,7 +201,7 @@ def vectors_of(
     model: VisionTransformer, images: Source | Sequence[Any], name: str, cache: Path | None
 ) -> Vectors:
     """Return class token, mean and deviation of the patches after each layer, (n, layers, 3 D)."""
-    about = f"{name} {model.config.size} {len(images)} {SHARES} {LEARNED} {NEW}"
+    about = f"{name} {model.config.size} {len(images)} {SHARES}"
     file = cache and cache / f"{hashlib.sha256(about.encode()).hexdigest()[:16]}.npy"
     if file and file.is_file():
         kept: Vectors = np.load(file)

@@ -129,7 +129,9 @@ def main() -> None:
     parser.add_argument("--out")
     options = parser.parse_args()
     model = vitlab.load(options.weights, image_size=options.image_size)
-    sets = all_images(model, options)
+    fast = vitlab.accelerate(model, device="cpu", engine="packed", precision="fp32")
+    assert isinstance(fast, VisionTransformer)
+    sets = all_images(fast, options)
     rows = [row for trial in trials(sets, options.side) for row in measured(trial)]
     found = averaged(rows)
     for row in summary(found) if options.side == "choose" else found:
@@ -233,7 +235,7 @@ def pooled(model: VisionTransformer, images: Tensor) -> Tensor:
     """Return the vectors of a batch; the last layer's follow the final norm."""
     last = model.last_layer
     numbers = [round(share * last) for share in SHARES]
-    leaving = model.eval().intermediates(images, numbers[:-1])
+    leaving = model.intermediates(images, numbers[:-1])
     leaving.append(model.intermediates(images, [last], norm=True)[0])
     found = []
     for tokens in leaving:

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.spatial.distance import cdist
 from sklearn.covariance import ledoit_wolf
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
@@ -124,7 +125,7 @@ def main() -> None:
     for name in ("hands", "cifar10", "photos"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--side", choices=("choose", "state"), required=True)
-    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--image-size", type=int, default=98)
     parser.add_argument("--cache", help="folder in which vectors are kept")
     parser.add_argument("--out")
     options = parser.parse_args()
@@ -371,8 +372,7 @@ def unit(rows: NDArray[np.floating]) -> NDArray[np.floating]:
 
 def squares(rows: NDArray[np.float32], means: Floats, whiten: Floats) -> Floats:
     """Return the squared Mahalanobis distances of rows to means, (n, c)."""
-    gaps = rows[:, None].astype(np.float64) - means[None]
-    found: Floats = ((gaps @ whiten) ** 2).sum(-1)
+    found: Floats = cdist(rows.astype(np.float64) @ whiten, means @ whiten, "sqeuclidean")
     return found
 
 

@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -39,13 +39,16 @@ from vitlab.data.sources.source import Source, Subset
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import infer
 from vitlab.evaluation.probes.probing import classes_of
+from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.model import Model
+from vitlab.models.unlike import SHARE
 from vitlab.models.vit import VisionTransformer
 
 CHOICE = """The candidate with the highest area: the mean over the known sets of the side `choose`,
 each the mean over its strangers. Of those within 0.01 of it, the one with the highest mean share
 found; of equal ones the one of fewer numbers."""
 Side = Literal["choose", "state"]
+BEFORE = "relative Mahalanobis", 1.0, "mean"  # what was built until 2026-11-29
 MOST = {
     "hands": (40, 20),
     "cifar10": (40, 20),
@@ -97,6 +100,18 @@ Vectors = NDArray[np.float32]  # (n, layers, 3 width): class token, mean, deviat
 Score = Callable[[NDArray[np.float32]], Floats]
 
 
+class Row(NamedTuple):
+    """What a candidate gives: see above; the last two for the form that is built alone."""
+
+    known: str
+    strange: str
+    candidate: str
+    area: float
+    found: float
+    flagged: float = float("nan")
+    found_at_one: float = float("nan")
+
+
 @dataclass(frozen=True)
 class Images:
     """Vectors and classes (n,) of images; whether each is new; the side that each is of."""
@@ -133,12 +148,13 @@ def main() -> None:
     fast = vitlab.accelerate(model, device="cpu", engine="packed", precision="fp32")
     assert isinstance(fast, VisionTransformer)
     sets = all_images(fast, options)
-    rows = [row for trial in trials(sets, options.side) for row in measured(trial)]
+    rows = [row for trial in trials(sets, options.side) for row in measured(trial, options.side)]
     found = averaged(rows)
     for row in summary(found) if options.side == "choose" else found:
         print(*(f"{each:.3f}" if isinstance(each, float) else each for each in row), sep="\t")
     if options.out:
-        Path(options.out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        own = [{key: v for key, v in row._asdict().items() if v == v} for row in found]  # no NaN
+        Path(options.out).write_text(json.dumps(own, indent=1) + "\n", encoding="utf-8")
 
 
 # Images to vectors
@@ -289,20 +305,52 @@ def strangers_of(
     return found
 
 
-def measured(trial: Trial) -> Iterator[tuple[str, str, str, float, float]]:
-    """Yield known set, strangers, candidate, area and share found."""
+def measured(trial: Trial, side: Side) -> Iterator[Row]:
+    """Yield what each candidate gives on a known set and its strangers.
+
+    On the side `state`, these are the form that is built, with its threshold, and the one before.
+    """
+    if side == "state":
+        yield from as_built(trial)
     for number, share in enumerate(SHARES):
         for pool, (first, end) in POOLS.items():
-            x, new = (view(each, number, first, end) for each in (trial.learned, trial.new))
+            if side == "state" and (share, pool) != BEFORE[1:]:
+                continue
+            x = view(trial.learned, number, first, end)
             for score, distance in candidates(x, trial.classes):
-                usual = distance(new)
+                if side == "state" and score != BEFORE[0]:
+                    continue
+                title = f"{score}; {share:g} of the depth; {pool}"
+                usual = distance(view(trial.new, number, first, end))
                 for name, vectors in trial.strange.items():
                     odd = distance(view(vectors, number, first, end))
-                    both = np.concatenate([usual, odd])
-                    area = roc_auc_score(np.arange(len(both)) >= len(usual), both)
-                    found = (odd > np.quantile(usual, 0.95)).mean()
-                    title = f"{score}; {share:g} of the depth; {pool}"
-                    yield trial.known, name, title, float(area), float(found)
+                    yield Row(trial.known, name, title, *compared(usual, odd))
+
+
+def as_built(trial: Trial) -> Iterator[Row]:
+    """Yield what `fit_unlike` gives, with the threshold that it finds by five folds."""
+    first, end = POOLS["token"]
+    number = int(np.abs(np.array(SHARES) - SHARE).argmin())
+    folds = np.random.default_rng(0).permutation(len(trial.classes)) % FOLDS
+    kept = fit_unlike(view(trial.learned, number, first, end), trial.classes, folds, 1)
+
+    def distance(vectors: Vectors) -> Floats:
+        rows = np.ascontiguousarray(view(vectors, number, first, end), np.float64)
+        found: Floats = kept.distances(torch.from_numpy(rows)).numpy()
+        return found
+
+    usual = distance(trial.new)
+    for name, vectors in trial.strange.items():
+        odd = distance(vectors)
+        beyond = float((usual > 1).mean()), float((odd > 1).mean())
+        yield Row(trial.known, name, "as built", *compared(usual, odd), *beyond)
+
+
+def compared(usual: Floats, odd: Floats) -> tuple[float, float]:
+    """Return the area under the ROC curve, and the share found where 5% of known are flagged."""
+    both = np.concatenate([usual, odd])
+    area = roc_auc_score(np.arange(len(both)) >= len(usual), both)
+    return float(area), float((odd > np.quantile(usual, 0.95)).mean())
 
 
 def view(vectors: Vectors, layer: int, first: int, end: int) -> NDArray[np.float32]:
@@ -311,25 +359,27 @@ def view(vectors: Vectors, layer: int, first: int, end: int) -> NDArray[np.float
     return vectors[:, layer, first * width : end * width]
 
 
-def averaged(rows: list[tuple[str, str, str, float, float]]) -> list[tuple[Any, ...]]:
+def averaged(rows: list[Row]) -> list[Row]:
     """Return the mean over the fits of each pair and candidate."""
-    groups: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    for known, strange, candidate, area, found in rows:
-        groups.setdefault((known, strange, candidate), []).append((area, found))
-    return [(*key, *map(float, np.mean(each, 0))) for key, each in groups.items()]
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.known, row.strange, row.candidate), []).append(row)
+    return [Row(*key, *map(float, np.mean([own[3:] for own in each], 0)))
+            for key, each in groups.items()]  # fmt: skip
 
 
-def summary(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def summary(rows: list[Row]) -> list[tuple[str, float, float]]:
     """Return each candidate's means over the known sets, the highest area first."""
     groups: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for known, _, candidate, area, found in rows:
-        groups.setdefault(candidate, {}).setdefault(known, []).append((area, found))
+    for row in rows:
+        own = groups.setdefault(row.candidate, {}).setdefault(row.known, [])
+        own.append((row.area, row.found))
     means = {
         name: np.mean([np.mean(each, 0) for each in sets.values()], 0)
         for name, sets in groups.items()
     }
     order = sorted(means, key=lambda name: -means[name][0])
-    return [(name, *map(float, means[name])) for name in order]
+    return [(name, float(means[name][0]), float(means[name][1])) for name in order]
 
 
 # Scores

@@ -92,12 +92,12 @@ def wanted(model: Model, images: Tensor, logits: bool) -> list[NDArray[np.float6
     """Return what the model itself gives for normalized images."""
     device, classes = next(model.parameters()).device, model.config.classes
     with evaluating(model), torch.inference_mode():
-        seen = model.features(images.to(device))
+        seen, inner = model.judged(images.to(device))
         found = [(model.scores(seen) if classes else seen).double()]
         if classes and not logits:
             found = [probabilities(found[0], model)]
-            if model.unlike is not None:
-                found.append(model.unlike.distances(seen.double()))
+            if model.unlike is not None and inner is not None:
+                found.append(model.unlike.distances(inner.double()))
         return [each.cpu().numpy() for each in found]
 
 

@@ -49,11 +49,13 @@ class Complete(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Classify images of one size, or compute their features."""
-        features = self.model.features(self.pixels(image))
+        features, inner = self.model.judged(self.pixels(image))
         if not self.model.config.classes:
             return features
         found, unlike = probabilities(self.model.scores(features), self.model), self.model.unlike
-        return found if unlike is None else (found, unlike.distances(features))
+        if unlike is None or inner is None:
+            return found
+        return found, unlike.distances(inner)
 
 
 class Bare(nn.Module):
@@ -63,9 +65,12 @@ class Bare(nn.Module):
         super().__init__()
         self.model, self.scored = fuse(model), bool(model.config.classes) and not trunk
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute class scores, or features."""
-        return self.model(images) if self.scored else self.model.features(images)
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Compute class scores, or features and what says how far images are, if they do."""
+        if self.scored:
+            return self.model(images)
+        features, inner = self.model.judged(images)
+        return features if inner is None else (features, inner)
 
 
 def traceable(model: Model, bare: bool = False, *, batch: int = 0) -> Traceable:

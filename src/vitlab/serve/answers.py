@@ -90,21 +90,22 @@ def answers(questions: Sequence[Question]) -> list[Seen]:
         if isinstance(head, Detector):
             assert isinstance(images, Tensor)  # squashed
             return [Seen(found=each) for each in heads.boxes(head, images, decoded)]
-        pairs = trunk.scored(images, [question.served.task for question in questions])
+        scored = trunk.scored(images, [question.served.task for question in questions])
         for served, places in _groups(questions).items():
-            parts = zip(*(pairs[place] for place in places), strict=True)
-            features, scores = (exact(torch.stack(part)) for part in parts)
+            own = [scored[place] for place in places]
+            features, scores = (exact(torch.stack([each[k] for each in own])) for k in (0, 1))
             chances = probabilities(scores, served.facts).cpu().numpy()
             far = [math.nan] * len(places)
             if (unlike := served.facts.unlike) is not None:
-                far = unlike.distances(features).tolist()
+                inner = torch.stack([each[2] for each in own if each[2] is not None])
+                far = unlike.distances(exact(inner)).tolist()
             rows = heads.numbers(head, features) if head else [None] * len(places)
             vectors = features.float().cpu().numpy()
             each = zip(places, chances, far, vectors, rows, strict=True)
-            for place, own, distance, vector, numbers in each:
+            for place, sure, distance, vector, numbers in each:
                 question = questions[place]
                 looked, box = _attention(question, images, place), question.image.box
-                found[place] = Seen(own, distance, vector, looked, box, found=numbers)
+                found[place] = Seen(sure, distance, vector, looked, box, found=numbers)
     return [found[place] for place in range(len(questions))]
 
 

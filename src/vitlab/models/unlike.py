@@ -11,7 +11,7 @@ from torch import Tensor
 
 SHARE = 0.5  # of the depth: the layer that is looked at (docs/features.md)
 FOUND = (  # in docs/features.md
-    "in measured pairs the threshold found 72% to 100% of images of other kinds, 14% to 36% of "
+    "in measured pairs the threshold found 72% to 100% of images of other kinds, 5% to 36% of "
     "other classes of one kind, and 0% to 47% with 25 training images"
 )
 PREFIX = "unlike."  # of the names of tensors in a file

@@ -93,7 +93,8 @@ def answers(questions: Sequence[Question]) -> list[Seen]:
         scored = trunk.scored(images, [question.served.task for question in questions])
         for served, places in _groups(questions).items():
             own = [scored[place] for place in places]
-            features, scores = (exact(torch.stack([each[k] for each in own])) for k in (0, 1))
+            features = exact(torch.stack([each[0] for each in own]))
+            scores = exact(torch.stack([each[1] for each in own]))
             chances = probabilities(scores, served.facts).cpu().numpy()
             far = [math.nan] * len(places)
             if (unlike := served.facts.unlike) is not None:

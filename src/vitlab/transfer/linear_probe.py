@@ -254,8 +254,9 @@ def _fitted(
     assert task.base is not None
     model = made_from(task.base, task.config, task.recipe.start)
     model.provenance, model.source, model.seen = task.base.provenance, task.base.source, task.seen
-    vectors, choices = choices_of(model, searched.layers, pool)
-    vectors = Cuts(layers=vectors.layers, inner=layer_of(model.last_layer))
+    cuts, choices = choices_of(model, searched.layers, pool)
+    layers = cuts.layers if isinstance(cuts, Cuts) else ()
+    vectors = Cuts(layers=layers, inner=layer_of(model.last_layer))
     assert task.recipe.precision != "bf16-pure"  # refused before
     compute = Compute(device, task.recipe.precision, workers=task.host.workers)
     train = task.splits.train

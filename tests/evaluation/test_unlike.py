@@ -35,7 +35,10 @@ def distances(unlike: Unlike, x: NDArray[np.float32]) -> NDArray[np.float64]:
     return unlike.distances(torch.from_numpy(x).double()).numpy()
 
 
-def test_distances_are_relative_mahalanobis_and_the_threshold_is_of_images_left_out() -> None:
+LAYER = 3
+
+
+def test_distances_are_mahalanobis_and_the_threshold_is_of_images_left_out() -> None:
     (x, y), (new, _) = drawn(200, 1), drawn(50, 2)
     folds = np.arange(200) // 4 % 5
 
@@ -43,34 +46,27 @@ def test_distances_are_relative_mahalanobis_and_the_threshold_is_of_images_left_
         x: NDArray[np.float32], y: NDArray[np.int64], new: NDArray[np.float32]
     ) -> NDArray[np.float64]:
         centers = np.stack([x[y == each].mean(0, np.float64) for each in range(4)])
-        middle = x.mean(0, np.float64, keepdims=True)
-        within, total = (
-            LedoitWolf(assume_centered=True).fit(each).precision_
-            for each in (x - centers[y], x - middle)
-        )
-        nearest = cdist(new, centers, "mahalanobis", VI=within).min(1)
-        return nearest**2 - cdist(new, middle, "mahalanobis", VI=total)[:, 0] ** 2
+        within = LedoitWolf(assume_centered=True).fit(x - centers[y]).precision_
+        return cdist(new, centers, "mahalanobis", VI=within).min(1)
 
     parts = [expected(x[folds != k], y[folds != k], x[folds == k]) for k in range(5)]
-    left_out = np.sort(np.concatenate(parts))
-    limit, least = left_out[int(np.ceil(LIKE * 201)) - 1], left_out[0]
-    unlike, wanted = fit_unlike(x, y, folds), expected(x, y, new)
-    known = np.maximum((wanted - least) / (limit - least), 0)
-    np.testing.assert_allclose(distances(unlike, new), known, rtol=1e-3, atol=1e-3)
+    limit = np.sort(np.concatenate(parts))[int(np.ceil(LIKE * 201)) - 1]
+    unlike, known = fit_unlike(x, y, folds, LAYER), expected(x, y, new) / limit
+    np.testing.assert_allclose(distances(unlike, new), known, rtol=1e-4)
     single = unlike.distances(torch.from_numpy(new)).numpy()  # as in a graph
-    np.testing.assert_allclose(single, known, rtol=1e-2, atol=1e-2)
+    np.testing.assert_allclose(single, known, rtol=1e-4)
 
 
 @pytest.mark.parametrize("count", [40, 1000])
 def test_one_in_twenty_new_images_of_the_same_kind_is_beyond_the_threshold(count: int) -> None:
     (x, y), (new, _) = drawn(count, 1), drawn(4000, 2)
-    beyond = (distances(fit_unlike(x, y, np.arange(count) // 4 % 5), new) > 1).mean()
+    beyond = (distances(fit_unlike(x, y, np.arange(count) // 4 % 5, LAYER), new) > 1).mean()
     assert beyond < 0.1 if count < 1000 else 0.03 < beyond < 0.07
 
 
 def test_few_axes_are_kept_of_wide_features() -> None:
     x, y = drawn(300, 1, width=200)
-    unlike = fit_unlike(x, y, np.arange(300) // 4 % 5)
+    unlike = fit_unlike(x, y, np.arange(300) // 4 % 5, LAYER)
     assert unlike.axes.shape == (200, AXES)
     new, _ = drawn(100, 2, width=200)
     strange = np.random.default_rng(3).normal(40, 90, (100, 200)).astype(np.float32)
@@ -79,12 +75,12 @@ def test_few_axes_are_kept_of_wide_features() -> None:
 
 def test_few_images_and_features_that_do_not_vary() -> None:
     x, y = drawn(4, 1)  # one of each class
-    assert np.isfinite(distances(fit_unlike(x, y, y), x)).all()
+    assert np.isfinite(distances(fit_unlike(x, y, y, LAYER), x)).all()
     same = np.ones((6, 3), np.float32)
-    found = distances(fit_unlike(same, np.arange(6) % 2, np.arange(6) // 2), same)
+    found = distances(fit_unlike(same, np.arange(6) % 2, np.arange(6) // 2, LAYER), same)
     assert np.isfinite(found).all()
     one, of_one = drawn(30, 1, classes=1)
-    assert np.isfinite(distances(fit_unlike(one, of_one, np.arange(30) % 3), one)).all()
+    assert np.isfinite(distances(fit_unlike(one, of_one, np.arange(30) % 3, LAYER), one)).all()
 
 
 def backbone() -> Model:
@@ -141,13 +137,13 @@ def test_classes_left_out_are_told_from_others(fitted: vitlab.Run) -> None:
 def test_the_threshold_may_be_that_of_other_images() -> None:
     (x, y), (held, _), (new, _) = drawn(200, 1), drawn(100, 2), drawn(4000, 3)
     folds = np.arange(200) // 4 % 5
-    unlike = fit_unlike(x, y, folds, held)
+    unlike = fit_unlike(x, y, folds, LAYER, held)
     beyond = (distances(unlike, held) > 1 + 1e-4).sum()
     assert beyond == 4  # of 100: the 96th is the limit
     assert 0.02 < (distances(unlike, new) > 1).mean() < 0.09
-    alone = fit_unlike(x, y, folds)
+    alone = fit_unlike(x, y, folds, LAYER)
     assert torch.equal(unlike.axes, alone.axes)
-    assert not torch.equal(unlike.level, alone.level)
+    assert not torch.equal(unlike.limit, alone.limit)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +167,7 @@ def test_a_model_that_was_trained_tells_strangers_better_than_its_answers_do(
     strange = np.arange(len(far)) >= len(known)
     assert (far[~strange] > 1).mean() < 0.12
     unsure = [-each.classes[0][1] for each in answers]
-    assert roc_auc_score(strange, far) > max(0.7, roc_auc_score(strange, unsure))
+    assert roc_auc_score(strange, far) > max(0.6, roc_auc_score(strange, unsure))
 
 
 def test_the_command_says_it(

@@ -69,6 +69,6 @@ def model() -> Model:
     levels = np.random.default_rng(0).integers(0, 256, (90, 1, 1, 3), np.uint8)
     with torch.inference_mode():
         ready = vitlab.preprocess(made)([*np.broadcast_to(levels, (90, 32, 32, 3))])
-        features = made.features(ready).numpy()
-    made.unlike = fit_unlike(features, np.arange(90) % 3, np.arange(90) // 3 % 5)
+        inner = made.inner(ready, 1).numpy()
+    made.unlike = fit_unlike(inner, np.arange(90) % 3, np.arange(90) // 3 % 5, 1)
     return made

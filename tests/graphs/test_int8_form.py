@@ -13,8 +13,10 @@ import vitlab
 from conftest import fewer_digits
 from graphs.test_check import checked
 from vitlab.errors import OptionError
+from vitlab.evaluation.unlike import fit_unlike
 from vitlab.graphs import int8_form as room
 from vitlab.graphs.agreement import opened
+from vitlab.models.unlike import layer_of
 from vitlab.serve.trunk import BASE, Trunk, choose_form
 
 CPU = torch.device("cpu")
@@ -34,6 +36,10 @@ def test_served_as_exported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = vitlab.load(run)
+    layer = layer_of(model.last_layer)
+    rows = np.random.default_rng(0).normal(size=(60, model.config.width)).astype(np.float32)
+    model.unlike = fit_unlike(rows, np.arange(60) % 3, np.arange(60) // 3 % 5, layer)
+    vitlab.save(model, run / "model")
     folder = tmp_path / "int8"
     with fewer_digits():
         told = vitlab.export(model, folder, bare=True, precision="int8", data="digits")
@@ -51,7 +57,11 @@ def test_served_as_exported(
     assert form is not None
     assert (form.precision, form.network.engine) == ("int8", "onnxruntime")
     with torch.inference_mode():
-        found = torch.stack([scores for _, scores in trunk.scored([*images], [BASE] * 6, form)])
+        scored = trunk.scored([*images], [BASE] * 6, form)
+        found = torch.stack([scores for _, scores, _ in scored])
+        inner = torch.stack([each for _, _, each in scored if each is not None])
+        apart = (inner - model.inner(images, layer)).norm() / inner.norm()
+    assert 1e-4 < apart < 0.1  # of int8 blocks, in the same pass
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
     assert (found - model(images)).abs().max() > 1e-3  # it is int8
     monkeypatch.setattr(room, "pass_seconds", lambda form, _: 1.0 + (form.computes == "int8"))

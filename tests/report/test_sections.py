@@ -14,6 +14,7 @@ from made_facts import cells, point, some
 from report.reading import contrast
 from vitlab.evaluation.per_class import ClassFigures, Confusion
 from vitlab.evaluation.reliability import Bin
+from vitlab.models.unlike import FOUND
 from vitlab.report import headline
 from vitlab.report.charts import SHADES
 from vitlab.report.curves import learning_curves, other_losses
@@ -96,7 +97,9 @@ def test_above_all_stand_the_figures_and_how_they_were_made() -> None:
     (about,) = headline.measured_on(long)
     assert ("Model", long.model) in about.items
     unlike = "3 test images, 1 of them right: trust those answers less"
-    assert ("Unlike the training images", unlike) in about.items
+    (found,) = [text for name, text in about.items if name == "Unlike the training images"]
+    assert found == f"{unlike}; {FOUND}"
+    assert headline.unlike(replace(long, unlike=(0, 0))) == f"none of the test images; {FOUND}"
 
 
 @pytest.mark.parametrize(

@@ -61,23 +61,27 @@ def test_each_model_says_what_classify_says(running: Running, kind: str) -> None
 
 
 def test_distances_are_those_of_each_model(running: Running) -> None:
-    """A model of its own, and a delta on the weights of another, in one batch."""
+    """A model of its own, a base, and deltas on its weights, in one batch; one does not know."""
     rng = np.random.default_rng(0)
     x, y, folds = rng.normal(size=(60, 16)), np.arange(60) % 5, np.arange(60) // 5 % 3
     base = tiny(seed=7)
-    whole, changed = nudged(base, 8), nudged(base, 9, "classify")
-    for model, scale in ((whole, 1), (changed, 9)):
-        model.unlike = fit_unlike((scale * x).astype(np.float32), y, folds)
-    running.engine.add("base", base)
-    running.engine.add("whole", whole)
-    running.engine.add("changed", vitlab.delta(changed, base))
+    whole, changed, deep, other = (
+        nudged(base, 8), nudged(base, 9, "classify"), nudged(base, 10, "qkv"),
+        nudged(base, 11, "classify"),
+    )  # fmt: skip
+    for model, scale in ((base, 3), (whole, 1), (changed, 9), (deep, 2)):
+        model.unlike = fit_unlike((scale * x).astype(np.float32), y, folds, 1)
+    models = {"base": base, "whole": whole, "changed": changed, "deep": deep, "other": other}
+    for name, model in models.items():
+        own = name in ("base", "whole")
+        running.engine.add(name, model if own else vitlab.delta(model, base))
     try:
-        for name, model in {"base": base, "whole": whole, "changed": changed}.items():
+        for name, model in models.items():
             check(running, model, name)
-        assert np.isfinite(running.answer(IMAGES[0], model="changed")[0].distance)
-        assert np.isnan(running.answer(IMAGES[0], model="base")[0].distance)
+            known = np.isfinite(running.answer(IMAGES[0], model=name)[0].distance)
+            assert known == (name != "other")
     finally:
-        for name in ("changed", "whole", "base"):
+        for name in reversed(models):
             running.engine.remove(name)
 
 

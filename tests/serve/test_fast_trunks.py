@@ -42,8 +42,8 @@ def test_answers_agree(case: str, precision: Any, limit: float, eager: None) -> 
     form = choose_form(trunk, precision, "packed")
     assert form is not None
     assert (form is trunk.plain, form.precision) == (False, precision)
-    pairs = trunk.scored(images, [BASE] * len(images), form)
-    got, scores = (torch.stack(each) for each in zip(*pairs, strict=True))
+    scored = trunk.scored(images, [BASE] * len(images), form)
+    got, scores = (torch.stack([each[part] for each in scored]) for part in (0, 1))
     assert (scores.softmax(-1) - wanted).abs().max() <= limit
     assert (got - features).norm() <= (1e-5 if precision == "fp32" else 0.05) * features.norm()
 
@@ -56,7 +56,7 @@ def test_deltas_and_rollouts_are_of_the_model_itself(eager: None) -> None:
     other.head.classify.bias.add_(1.0)
     trunk = Trunk(model, CPU)
     trunk.add("other", delta(other, model))
-    got = [scores for _, scores in trunk.scored(images, ["other", BASE, "other"])]
+    got = [scores for _, scores, _ in trunk.scored(images, ["other", BASE, "other"])]
     want = [other(images)[0], model(images)[1], other(images)[2]]
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got, want, strict=True))
     assert torch.equal(trunk.attention(images[0], BASE), late_attention(model, images[:1])[0])

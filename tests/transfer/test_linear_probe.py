@@ -325,7 +325,7 @@ def test_a_cut_model_computes_the_features_that_were_chosen(
     for choice in choices:
         weights = np.random.default_rng(0).normal(size=(3, choice.width))
         head = LinearHead(weights, np.ones(3), "ridge", 1.0)
-        cut = with_head(model, FoundHead(choice, head, 0.5, 1.0, ()))
+        cut = with_head(model, FoundHead(choice, head, 0.5, 1.0, (), np.zeros(0, np.int64)))
         own = features_in_memory(cut, source, compute).values
         np.testing.assert_allclose(own, choice.of(values), atol=1e-4)
 

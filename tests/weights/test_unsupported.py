@@ -159,7 +159,7 @@ def knowing(seed: int = 0) -> Model:
     model: Model = vitlab.create(NAME, 3, 16, generator=generator)
     rng = np.random.default_rng(seed)
     x, y = rng.normal(size=(60, 16)).astype(np.float32), np.arange(60) % 3
-    model.unlike = fit_unlike(x, y, np.arange(60) // 3 % 5)
+    model.unlike = fit_unlike(x, y, np.arange(60) // 3 % 5, 1)
     return model
 
 
@@ -184,9 +184,13 @@ def test_it_is_saved_and_loaded(tmp_path: Path) -> None:
     vitlab.save(vitlab.create(NAME, 3, 16), folder)  # in its place
     assert not (folder / UNLIKE).exists()
     assert vitlab.load(folder).unlike is None
-    model.unlike = fit_unlike(np.eye(12, 8, dtype=np.float32), np.arange(12) % 3, np.arange(12) % 2)
-    with pytest.raises(WeightsError, match=r"unlike\.axes \(8, 8\) does not fit ViT"):
-        vitlab.load(vitlab.save(model, folder))
+    x, y, folds = np.eye(12, 8, dtype=np.float32), np.arange(12) % 3, np.arange(12) % 2
+    for wide, layer in ((x, 1), (np.tile(x, 2), 5)):  # of another width, and of no layer
+        model.unlike = fit_unlike(wide, y, folds, layer)
+        with pytest.raises(
+            WeightsError, match=rf"unlike\.axes .* of layer {layer} does not fit ViT"
+        ):
+            vitlab.load(vitlab.save(model, folder))
 
 
 def test_a_delta_has_it(tmp_path: Path) -> None:

@@ -181,6 +181,10 @@ def show(result: dict[str, Any]) -> None:
         best = "  ".join(f"{item['class']} {item['probability']:.1%}" for item in each["top"])
         best += "  unlike the training images" * each.get("unlike", False)
         print(f"{one_line(each['image'])}  {best}")
+    if any("unlike" in each for each in result.get("predictions", ())):
+        from vitlab.models.unlike import FOUND
+
+        print(f"unlike the training images: {FOUND}")
     if result["temperature"] != 1:
         print(f"probabilities are calibrated: temperature {result['temperature']:.4g}")
 

@@ -27,7 +27,7 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Float32s, Floats, Integers
 from vitlab.evaluation.compute import Compute, FastForm, borrowed
-from vitlab.evaluation.probes.feature_options import Cuts, Pooled, Taken
+from vitlab.evaluation.probes.feature_options import Cuts, InnerFeatures, Pooled, Taken
 from vitlab.evaluation.records import cost_figures
 from vitlab.models.config import TokenizerConfig, ViTConfig
 from vitlab.models.layers import evaluating
@@ -38,7 +38,7 @@ from vitlab.models.vit import VisionTransformer
 BATCH = 256  # images at once without gradients; fewer where they are large
 PIXELS = 256 * 96 * 96
 
-Vectors = Pooled | Taken | Cuts
+Vectors = Pooled | Taken | Cuts | InnerFeatures
 Want = Literal["probabilities", "pixels"] | Vectors
 """What can be wanted of each image, logits with probabilities; of features one kind is taken."""
 
@@ -163,7 +163,9 @@ class _Pass:
         mirrored = None
         taken = next((each for each in self.want if isinstance(each, Vectors)), None)
         with autocast(self.device, self.form.autocast):
-            seen = model.features(images) if "probabilities" in self.want else None
+            seen, inner = None, None
+            if "probabilities" in self.want:
+                seen, inner = model.judged(images)
             if taken is not None:
                 if seen is None or taken.what != "features":
                     found = take(model, images, taken)
@@ -177,8 +179,8 @@ class _Pass:
                 mirrored = exact(model(images.flip(-1)))
         chances = probabilities(logits, model, self.labels, mirrored)
         far = logits.new_full(logits.shape[:1], math.nan)
-        if model.unlike is not None:
-            far = model.unlike.distances(exact(seen))
+        if model.unlike is not None and inner is not None:
+            far = model.unlike.distances(exact(inner))
         kept = logits[:0] if self.flips else logits
         return results | {"logits": kept, "probabilities": chances, "distances": far}
 
@@ -220,12 +222,17 @@ def take(model: Model, images: Tensor | Packed, taken: Vectors) -> Tensor:
     """
     if taken.what == "features":
         return model.features(images).flatten(1)
+    if isinstance(taken, InnerFeatures):
+        return model.inner(images, taken.layer)
+    if isinstance(taken, Cuts) and not taken.layers:
+        features, inner = model.features_with_inner(images, taken.inner)
+        return torch.cat([features.flatten(1), inner], -1)
     if isinstance(images, Packed):
         raise OptionError(
             "tokens and layers are taken of images of one size, not with fit=native: take features"
         )
     if isinstance(taken, Cuts):
-        return _cut(model, images, taken.layers)
+        return _cut(model, images, taken)
     if not taken.layers:
         layers = [model.encode(images)]
     else:
@@ -236,14 +243,17 @@ def take(model: Model, images: Tensor | Packed, taken: Vectors) -> Tensor:
     return torch.cat([_pooled(model, tokens, taken.what) for tokens in layers], -1)
 
 
-def _cut(model: Model, images: Tensor, layers: Sequence[int]) -> Tensor:
+def _cut(model: Model, images: Tensor, taken: Cuts) -> Tensor:
     """Return class token and mean of each layer as the last one's head would see them."""
     assert isinstance(model, VisionTransformer)
     found: list[Tensor] = []
     first = model.config.prefix
-    for tokens in model.intermediates(images, list(layers), norm=True):
+    looked = [taken.inner] if taken.inner else []
+    leaving = model.intermediates(images, [*taken.layers, *looked])
+    for tokens in map(model.norm, leaving[: len(taken.layers)]):
         pooled = [tokens[:, 0]] * model.config.has_token + [tokens[:, first:].mean(1)]
         found += map(model.head.norm, pooled)
+    found += map(model.inner_of, leaving[len(taken.layers) :])
     return torch.cat(found, -1)
 
 

@@ -7,19 +7,21 @@ import torch
 
 from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
-from vitlab.evaluation.answers import Float32s, Integers
+from vitlab.evaluation.answers import Float32s, Floats, Integers
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.features import features_of
+from vitlab.evaluation.probes.feature_options import InnerFeatures
 from vitlab.models.model import Model
-from vitlab.models.unlike import Unlike
+from vitlab.models.unlike import Unlike, layer_of
 
 LIKE = 0.95  # share of new images of the same kind that are within the threshold
-AXES = 128  # those along which classes lie furthest apart
+AXES = 64  # those along which images of a class differ most
 MOST = 20_000  # images that it is fitted to
-LEAST = 1e-6  # variance of features, and difference of distances, that is told from none
+LEAST = 1e-6  # deviation of features, and distance, that is told from none
 FEWEST = 20  # images that the features of a trained model are described from
 FOLDS = 5
+TITLE = "features of the training images"
 
 
 def learned_unlike(
@@ -40,70 +42,85 @@ def learned_unlike(
     if len(learned) < FEWEST:
         return None
     rows = sample(len(learned), MOST, 0)
+    layer = layer_of(model.last_layer)
+    taken = InnerFeatures(layer=layer)
     part = Subset(learned, rows)
-    title = "features of the training images"
-    found = features_of(model, part, compute, world=world, title=title)
-    others = None if held is None else features_of(model, held, compute, world=world, title=title)
+    found = features_of(model, part, compute, taken, world=world, title=TITLE)
+    others = None
+    if held is not None:
+        others = features_of(model, held, compute, taken, world=world, title=TITLE)
     if not world.first or not np.isfinite(found.values).all():
         return None
     y = np.asarray(learned.labels.values, np.int64)[rows][found.indices]
     folds = np.random.default_rng(0).permutation(len(y)) % FOLDS
-    return fit_unlike(
-        np.array(found.values), y, folds, None if others is None else np.array(others.values)
-    )
+    beside = None if others is None else np.array(others.values)
+    return fit_unlike(np.array(found.values), y, folds, layer, beside)
 
 
 def fit_unlike(
     x: Float32s,
     y: Integers,
     folds: Integers,
+    layer: int,
     held: Float32s | None = None,
 ) -> Unlike:
-    """Fit the covariance within classes and that of all images, shrunk (Ledoit and Wolf, 2004).
+    """Fit the covariance within classes, shrunk (Ledoit and Wolf, 2004), and the threshold.
 
     The threshold is a quantile of the distances of images that a fit has not seen (split conformal
     prediction; Vovk et al., 2005): a new image of the same kind exceeds it once in twenty times at
     most. With fewer than 19 images, it is the largest distance.
 
     Args:
-        x: features, (n, d); of more than 20,000 rows so many are drawn
+        x: what `Model.inner` gives, (n, d); of more than 20,000 rows so many are drawn
         y: the class of each, (n,)
         folds: the part of each, (n,); those of the other parts are fitted to
-        held: features of images that are not among these, (m, d), for the threshold; None for the
+        layer: that gives them
+        held: the same of images that are not among these, (m, d), for the threshold; None for the
             parts in turn
     """
     rows = sample(len(y), MOST, 0)
     x = x[rows]
     y = y[rows]
     folds = folds[rows]
-    whole = _fitted(x, y)
+    whole = _fitted(x, y, layer)
     if held is not None:
-        far = whole.relative(torch.from_numpy(held).double()).numpy()
+        far = _distances(whole, held)
     else:
         far = np.empty(len(y))
         for each in np.unique(folds):
             part = folds == each
-            far[part] = _fitted(x[~part], y[~part]).relative(torch.from_numpy(x[part]).double())
-    least = far.min()
+            far[part] = _distances(_fitted(x[~part], y[~part], layer), x[part])
     share = min(1, LIKE * (1 + 1 / len(far)))
-    limit = max(np.quantile(far, share, method="inverted_cdf"), least + LEAST)
-    return replace(whole, level=torch.tensor([least, limit]).float())
+    limit = max(np.quantile(far, share, method="inverted_cdf"), LEAST)
+    return replace(whole, limit=torch.tensor([limit]).float())
 
 
-def _fitted(x: Float32s, y: Integers) -> Unlike:
+def _distances(unlike: Unlike, x: Float32s) -> Floats:
+    """Return the distances of images, (n,), before they are compared with the threshold."""
+    found: Floats = unlike.raw(torch.from_numpy(x).double()).numpy()
+    return found
+
+
+def _fitted(x: Float32s, y: Integers, layer: int) -> Unlike:
     """Return what is kept, without a threshold."""
     from scipy.linalg import eigh
-    from sklearn.covariance import ledoit_wolf
+    from sklearn.covariance import ledoit_wolf_shrinkage
 
-    z, (classes, place) = x.astype(np.float64), np.unique(y, return_inverse=True)
+    z = x.astype(np.float64)
+    classes, place = np.unique(y, return_inverse=True)
     middle = z.mean(0)
-    centers = np.stack([middle, *(z[place == each].mean(0) for each in range(len(classes)))])
-    apart = z - (centers[1 + place] if len(classes) < len(z) else middle)  # else all are zero
-    within, total = (
-        ledoit_wolf(each, assume_centered=True)[0] + LEAST * np.eye(z.shape[1])
-        for each in (apart, z - middle)
-    )
-    spread, axes = eigh(total, within)  # by rising spread, at least 1 but for the shrinkage
-    axes = axes[:, -AXES:]
-    kept = axes, centers @ axes, spread[-AXES:].clip(1), np.arange(2)
-    return Unlike(*(torch.from_numpy(each).float().contiguous() for each in kept))
+    centers = np.stack([z[place == each].mean(0) for each in range(len(classes))])
+    apart = z - (centers[place] if len(classes) < len(z) else middle)  # else all are zero
+    width = x.shape[1]
+    shrinkage = float(ledoit_wolf_shrinkage(apart, assume_centered=True))
+    covariance = apart.T @ apart / len(apart)
+    typical = np.trace(covariance) / width
+    others = max(0, width - AXES)  # axes, whose mean variance stands for each
+    values, axes = eigh(covariance, subset_by_index=(others, width - 1))
+    rest = (np.trace(covariance) - values.sum()) / others if others else typical
+    variances = (1 - shrinkage) * np.append(values, rest).clip(0) + shrinkage * typical + LEAST
+    scales = 1 / np.sqrt(variances)
+    spread = centers - middle
+    spread = spread * scales[-1] + ((spread @ axes) * (scales[:-1] - scales[-1])) @ axes.T
+    kept = middle, axes, scales, spread, np.ones(1)
+    return Unlike(layer, *(torch.from_numpy(each).float().contiguous() for each in kept))

@@ -83,14 +83,14 @@ def wanted(model: Model, images: Tensor, bare: bool) -> Answers:
     """Return what the model itself gives for normalized images."""
     device, classes = next(model.parameters()).device, model.config.classes
     with evaluating(model), torch.inference_mode():
-        seen = model.features(images.to(device))
+        seen, inner = model.judged(images.to(device))
         found = {"features": seen.double()}
         if classes:
             found["logits"] = model.scores(seen).double()
             if not bare:
                 found["probabilities"] = probabilities(found["logits"], model)
-                if model.unlike is not None:
-                    found["distance"] = model.unlike.distances(seen.double())
+                if model.unlike is not None and inner is not None:
+                    found["distance"] = model.unlike.distances(inner.double())
         return {name: each.cpu().numpy() for name, each in found.items()}
 
 

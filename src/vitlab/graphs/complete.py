@@ -74,14 +74,14 @@ class Complete(nn.Module):
 
     def answers(self, image: Tensor) -> dict[str, Tensor]:
         """Compute features, and of a classifier logits, probabilities and perhaps distances."""
-        features = self.model.features(self.pixels(image))
+        features, inner = self.model.judged(self.pixels(image))
         found = {"features": features}
         if not self.model.config.classes:
             return found
         found["logits"] = self.model.scores(features)
         found["probabilities"] = probabilities(found["logits"], self.model)
-        if self.model.unlike is not None:
-            found["distance"] = self.model.unlike.distances(features)
+        if self.model.unlike is not None and inner is not None:
+            found["distance"] = self.model.unlike.distances(inner)
         return found
 
 
@@ -92,9 +92,12 @@ class Bare(nn.Module):
         super().__init__()
         self.model, self.scored = fuse(model), bool(model.config.classes) and not trunk
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute class scores, or features."""
-        return self.model(images) if self.scored else self.model.features(images)
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Compute class scores, or features and what says how far images are, if they do."""
+        if self.scored:
+            return self.model(images)
+        features, inner = self.model.judged(images)
+        return features if inner is None else (features, inner)
 
     def answers(self, images: Tensor) -> dict[str, Tensor]:
         """Compute features, and of a classifier class scores."""

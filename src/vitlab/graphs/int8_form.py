@@ -54,20 +54,34 @@ def int8_form(model: Model, engine: Engine = "auto") -> Model:
     from vitlab.graphs.onnx_file import traced
 
     scales, form = _scales(model), copy.deepcopy(model).float()
-    trunk = replace(
-        traceable(form, bare=True), module=Bare(form, trunk=True).eval(), outputs=("features",)
-    )
+    outputs = ("features",) if form.unlike is None else ("features", "inner")
+    bare = Bare(form, trunk=True).eval()
+    trunk = replace(traceable(form, bare=True), module=bare, outputs=outputs)
     proto, _ = traced(form, trunk)
     quantize(proto, scales[: len(products_of(proto.graph))])
-    session, plain = opened(proto.SerializeToString()), form.features
+    session = opened(proto.SerializeToString())
+    plain = form.features
+    looking = form.features_with_inner
+
+    def run(images: Any, names: list[str]) -> list[Tensor]:
+        found = session.run(names, {"images": images.contiguous().numpy()})
+        return [*map(torch.from_numpy, found)]
+
+    def is_usual(images: Any) -> bool:
+        usual = isinstance(images, Tensor) and images.shape[2:] == model.config.size
+        return usual and len(images) > 0
 
     def features_int8(images: Any) -> Tensor:
-        usual = isinstance(images, Tensor) and images.shape[2:] == model.config.size
-        if not usual or not len(images):
-            return plain(images)
-        return torch.from_numpy(session.run(None, {"images": images.contiguous().numpy()})[0])
+        return run(images, ["features"])[0] if is_usual(images) else plain(images)
+
+    def features_with_inner_int8(images: Any, layer: int) -> tuple[Tensor, Tensor]:
+        if not is_usual(images) or form.unlike is None or layer != form.unlike.layer:
+            return looking(images, layer)
+        features, inner = run(images, ["features", "inner"])
+        return features, inner
 
     form.features, form.engine = features_int8, "onnxruntime"  # type: ignore[method-assign]
+    form.features_with_inner = features_with_inner_int8  # type: ignore[method-assign]
     form.computes = "int8"  # type: ignore[assignment]
     fp32 = accelerate(model, device="cpu", precision="fp32", engine=engine, batch=BATCH)
     images, gains = patterns(model, BATCH), list[float]()

@@ -126,6 +126,38 @@ class Model(nn.Module):
         """Compute the classifier's input: (B, channels, H, W) -> (B, features)."""
         return self.encode(images).mean(1)
 
+    def judged(self, images: Tensor | Packed) -> tuple[Tensor, Tensor | None]:
+        """Compute the classifier's input, and the inner features that `unlike` needs, in one pass.
+
+        Returns:
+            (B, features), or (B, queries, features); (B, inner), or None if `unlike` is.
+        """
+        if self.unlike is None:
+            return self.features(images), None
+        return self.features_with_inner(images, self.unlike.layer)
+
+    def features_with_inner(self, images: Tensor | Packed, layer: int) -> tuple[Tensor, Tensor]:
+        """Compute the classifier's input, and `inner` of a layer, in one pass."""
+        last = self.last_layer
+        self.check_images(images)
+        maps = self.leaving(images, {layer, last}, norm=True)
+        return maps[last].flatten(2).mT.mean(1), maps[layer].flatten(2).mean(2)
+
+    def inner(self, images: Tensor | Packed, layer: int) -> Tensor:
+        """Compute the class token that leaves a layer, else the mean over its places.
+
+        No layer above is computed; the final norm of a Vision Transformer is not applied.
+
+        Args:
+            images: normalized, (B, channels, H, W); or packed
+            layer: its number, as `intermediates` counts them, from 1
+
+        Returns:
+            (B, width of the layer).
+        """
+        self.check_images(images)
+        return self.leaving(images, [layer], norm=True)[layer].flatten(2).mean(2)
+
     def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
         """Compute tokens, or a map in raster order: (B, channels, H, W) -> (B, N, width).
 

@@ -72,8 +72,34 @@ class VisionTransformer(Model):
         """Compute the classifier's input: (B, features), or (B, queries, features)."""
         if isinstance(images, Packed):
             return self._packed_features(images)
-        leading = None if self.watched and not self.training else self.head.leading
-        return self.head.features(self.encode(images, leading=leading))
+        return self.head.features(self.encode(images, leading=self._leading))
+
+    def features_with_inner(self, images: Tensor | Packed, layer: int) -> tuple[Tensor, Tensor]:
+        """Compute the classifier's input, and `inner` of a layer, in one pass."""
+        if isinstance(images, Packed):
+            return self._packed_inner(images, layer)
+        tokens, inner = self.encode_with(images, layer, self._leading)
+        return self.head.features(tokens), inner
+
+    def inner(self, images: Tensor | Packed, layer: int) -> Tensor:
+        """Compute the class token that leaves a layer, else the mean of the patches: (B, width)."""
+        self.check_images(images)
+        if isinstance(images, Packed):
+            return self._packed_inner(images, layer)[1]
+        tokens = self.leaving(images, [layer], norm=False)[layer]
+        return self.inner_of(tokens)
+
+    def inner_of(self, tokens: Tensor) -> Tensor:
+        """Return what `inner` takes of tokens, (B, N, D) -> (B, D), not in less than fp32."""
+        config = self.config
+        tokens = tokens[:, 0] if config.has_token else tokens[:, config.prefix :]
+        tokens = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
+        return tokens if config.has_token else tokens.mean(1)
+
+    @property
+    def _leading(self) -> int | None:
+        """How many tokens of the last block the classifier needs, the first; None: all."""
+        return None if self.watched and not self.training else self.head.leading
 
     def encode(
         self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
@@ -93,14 +119,37 @@ class VisionTransformer(Model):
         """
         return self.through(*self.begin(images, extra), leading)
 
+    def encode_with(
+        self, images: Tensor, layer: int, leading: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the same, and in the same pass `inner` of a layer, (B, width)."""
+        tokens, positions = self.begin(images)
+        tokens = self._between(tokens, positions, 0, layer)
+        inner = self.inner_of(tokens)
+        tokens = self._between(tokens, positions, layer, len(self.blocks), leading)
+        tokens = tokens[:, :leading] if layer == len(self.blocks) else tokens
+        return self.norm(tokens), inner
+
     def through(
         self, tokens: Tensor, positions: Sequence[Positions], leading: int | None = None
     ) -> Tensor:
         """Return what leaves the last norm of what `begin` or `embed` returned, as `encode`."""
+        return self.norm(self._between(tokens, positions, 0, len(self.blocks), leading))
+
+    def _between(
+        self,
+        tokens: Tensor,
+        positions: Sequence[Positions],
+        first: int,
+        end: int,
+        leading: int | None = None,
+    ) -> Tensor:
+        """Return what leaves block `end` of what enters the one after block `first`."""
         last = self.blocks[-1]
-        for block, own in zip(self.blocks, positions, strict=True):
+        steps = [*zip(self.blocks, positions, strict=True)]
+        for block, own in steps[first:end]:
             tokens = block(own.place(tokens), own, leading if block is last else None)
-        return self.norm(tokens)
+        return tokens
 
     def begin(
         self, images: Tensor | Packed, extra: Tensor | None = None
@@ -233,3 +282,15 @@ class VisionTransformer(Model):
         images, order = images.by_size()
         parts = parted(self.encode(images), images.runs, self.config.prefix)
         return before_sorting(torch.cat([self.head.features(part) for part in parts]), order)
+
+    def _packed_inner(self, images: Packed, layer: int) -> tuple[Tensor, Tensor]:
+        """Compute the same, and `inner` of a layer."""
+        images, order = images.by_size()
+        prefix = self.config.prefix
+        last = self.last_layer
+        found = self.leaving(images, {layer, last}, norm=False)
+        tokens = parted(self.norm(found[last]), images.runs, prefix)
+        features = torch.cat([self.head.features(part) for part in tokens])
+        parts = parted(found[layer], images.runs, prefix)
+        inner = torch.cat([self.inner_of(part) for part in parts])
+        return before_sorting(features, order), before_sorting(inner, order)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.evaluation.metrics import METRICS, Metric
+from vitlab.models.unlike import FOUND
 from vitlab.recipes.recipe import PROBE
 from vitlab.report.curves import PROBES
 from vitlab.report.facts import RunFacts
@@ -203,8 +204,9 @@ def unlike(facts: RunFacts) -> str:
         return ""
     images, right = facts.unlike
     if not images:
-        return "none of the test images"
-    return f"{counted(images, 'test image')}, {right:,} of them right: trust those answers less"
+        return f"none of the test images; {FOUND}"
+    own = f"{counted(images, 'test image')}, {right:,} of them right: trust those answers less"
+    return f"{own}; {FOUND}"
 
 
 def images_of(facts: RunFacts) -> str:

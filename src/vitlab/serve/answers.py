@@ -91,21 +91,23 @@ def answers(questions: Sequence[Question]) -> list[Seen]:
             assert isinstance(images, Tensor)  # squashed
             return [Seen(found=each) for each in heads.boxes(head, images, decoded)]
         tasks = [question.served.task for question in questions]
-        pairs = trunk.scored(images, tasks, questions[0].served.form)
+        scored = trunk.scored(images, tasks, questions[0].served.form)
         for served, places in _groups(questions).items():
-            parts = zip(*(pairs[place] for place in places), strict=True)
-            features, scores = (exact(torch.stack(part)) for part in parts)
+            own = [scored[place] for place in places]
+            features = exact(torch.stack([each[0] for each in own]))
+            scores = exact(torch.stack([each[1] for each in own]))
             chances = probabilities(scores, served.facts).cpu().numpy()
             far = [math.nan] * len(places)
             if (unlike := served.facts.unlike) is not None:
-                far = unlike.distances(features).tolist()
+                inner = torch.stack([each[2] for each in own if each[2] is not None])
+                far = unlike.distances(exact(inner)).tolist()
             rows = heads.numbers(head, features) if head else [None] * len(places)
             vectors = features.float().cpu().numpy()
             each = zip(places, chances, far, vectors, rows, strict=True)
-            for place, own, distance, vector, numbers in each:
+            for place, sure, distance, vector, numbers in each:
                 question = questions[place]
                 looked, box = _attention(question, images, place), question.image.box
-                found[place] = Seen(own, distance, vector, looked, box, found=numbers)
+                found[place] = Seen(sure, distance, vector, looked, box, found=numbers)
     return [found[place] for place in range(len(questions))]
 
 

@@ -108,12 +108,13 @@ class Trunk:
     def _tasks(self) -> MultiTask:
         """The base and its deltas; made for the first delta, since it takes memory."""
         tasks = MultiTask(self.base)
-        tasks.add(BASE, Delta(self.base.config, {}, self.identity, {}))
+        own = Delta(self.base.config, {}, self.identity, {}, unlike=self.base.unlike)
+        tasks.add(BASE, own)
         return tasks
 
     def scored(
         self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str], form: Form | None = None
-    ) -> list[tuple[Tensor, Tensor]]:
+    ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
         """Compute the features and the logits of normalized images, one task each.
 
         Args:
@@ -122,7 +123,7 @@ class Trunk:
             form: that computes; the plain one by default
 
         Returns:
-            (features,) and (classes,) for each image.
+            (features,), (classes,) and what `Unlike.distances` takes, (inner,), for each image.
         """
         with suppress(IndexError):
             while True:  # free what deltas alone used that have left
@@ -133,12 +134,13 @@ class Trunk:
             assert form is self.plain
             assert not isinstance(images, Packed)  # which have a trunk of their own
             with autocast(self.device, form.precision):
-                return self._tasks.scored(images, tasks)
+                return self._tasks.judged(images, tasks)
         precision = form.precision if form is self.plain else "fp32"  # others cast by themselves
         with autocast(self.device, precision):
             whole = torch.stack(images) if isinstance(images, list) else images
-            features = form.network.features(whole)
-            return list(zip(features, form.network.scores(features), strict=True))
+            features, inner = form.network.judged(whole)
+            looked = [None] * len(features) if inner is None else inner
+            return list(zip(features, form.network.scores(features), looked, strict=True))
 
     def attention(self, image: Tensor, task: str) -> Tensor:
         """Compute where the last layers look in a normalized image (C, H, W): (rows, columns)."""

@@ -22,11 +22,16 @@ from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DeviceError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import ImageFeatures, default_cache, features_of
+from vitlab.evaluation.features import FEATURES, ImageFeatures, default_cache, features_of
+from vitlab.evaluation.infer import Vectors
+from vitlab.evaluation.probes.feature_options import Cuts
+from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.probes.searching import KINDS, FeatureChoice, FoundHead, find_ridge, fit_head
+from vitlab.evaluation.unlike import fit_unlike
 from vitlab.files import staged_file
 from vitlab.models.create import build
 from vitlab.models.model import Model
+from vitlab.models.unlike import layer_of
 from vitlab.objectives.detect import Detect
 from vitlab.objectives.distillation import Distillation
 from vitlab.objectives.pretext_task import OwningObjective
@@ -202,7 +207,8 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
         line = "the classifier starts at zero: images with several labels have no logistic fit"
         return replace(task, told=[*task.told, line])
     model = made_from(base, config, task.recipe.start)
-    source, learn, choices = _features(task, model, world, device)
+    vectors = Cuts(inner=layer_of(model.last_layer))
+    source, learn, choices = _features(task, model, vectors, world, device)
     found, reason = None, ""
     if world.first:
         try:
@@ -211,7 +217,10 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
             reason = f"the classifier starts at zero: {error}"
     if reason := world.broadcast(reason):
         return replace(task, told=[*task.told, reason])
-    model.unlike = found.unlike if found else None
+    if found is not None:
+        y = classes_of(source, "the data")[learn.indices]
+        inner = learn.values[:, -model.config.layer_width(vectors.inner) :]
+        model.unlike = fit_unlike(inner, y, found.folds, vectors.inner)
     _set_head(model, found, world)
     signed(model, task)
     known = found and {"l2": found.head.l2, "cross_validated": found.accuracy}
@@ -231,7 +240,7 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
 
 
 def _features(
-    task: Task, model: Model, world: World, device: torch.device
+    task: Task, model: Model, vectors: Vectors, world: World, device: torch.device
 ) -> tuple[Source, ImageFeatures, list[FeatureChoice]]:
     """Return the images that a head is fitted to, their features, and that these are chosen."""
     splits, most = task.splits, max(MOST, task.config.classes)  # each class has an image
@@ -241,8 +250,10 @@ def _features(
     precision = "fp32" if numbers else fixed(task.recipe.precision)
     compute = Compute(device, precision, "auto", task.host.workers, world.local_size, measure=False)
     title = "features that the head is fitted to"
-    learn = features_of(model, source, compute, world=world, cache=default_cache(), title=title)
-    return source, learn, [FeatureChoice(model.last_layer, "", 0, learn.values.shape[1])]
+    cache = default_cache()
+    learn = features_of(model, source, compute, vectors, world=world, cache=cache, title=title)
+    width = model.config.features * model.config.answers
+    return source, learn, [FeatureChoice(model.last_layer, "", 0, width)]
 
 
 def _ridge_start(task: Task, world: World, device: torch.device) -> Task:
@@ -256,7 +267,7 @@ def _ridge_start(task: Task, world: World, device: torch.device) -> Task:
             kept = None
     if not world.broadcast(kept is not None):
         model = made_from(task.base, task.config, task.recipe.start)
-        features = _features(task, model, world, device)
+        features = _features(task, model, FEATURES, world, device)
         kept = _fitted_ridge(*features) if world.first else None
     arrays, line = kept or ({}, "")
     told = [{name: each.tolist() for name, each in arrays.items()}, line]

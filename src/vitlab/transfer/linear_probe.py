@@ -17,6 +17,7 @@ from vitlab.distributed.world import ALONE
 from vitlab.errors import OptionError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import ImageFeatures, cache_of, features_of
+from vitlab.evaluation.probes.feature_options import Cuts
 from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.probes.searching import (
     KINDS,
@@ -26,8 +27,10 @@ from vitlab.evaluation.probes.searching import (
     fit_head,
     with_head,
 )
+from vitlab.evaluation.unlike import fit_unlike, learned_unlike
 from vitlab.keywords import ProbeKeywords
 from vitlab.models.model import Model
+from vitlab.models.unlike import layer_of
 from vitlab.options import options_of
 from vitlab.progress import PLACE, public, say
 from vitlab.recipes.head_search import INSTEAD, HeadSearch, MaskOptions, probe_recipe
@@ -255,7 +258,9 @@ def _fitted(
     assert task.base is not None
     model = made_from(task.base, task.config, task.recipe.start)
     model.provenance, model.source, model.seen = task.base.provenance, task.base.source, task.seen
-    vectors, choices = choices_of(model, searched.layers, pool)
+    cuts, choices = choices_of(model, searched.layers, pool)
+    layers = cuts.layers if isinstance(cuts, Cuts) else ()
+    vectors = Cuts(layers=layers, inner=layer_of(model.last_layer))
     assert task.recipe.precision != "bf16-pure"  # refused before
     compute = Compute(device, task.recipe.precision, workers=task.host.workers)
     train = task.splits.train
@@ -264,7 +269,14 @@ def _fitted(
     )
     kinds = KINDS if searched.by == "auto" else (searched.by,)
     found = fit_head(train, learn, choices, kinds, searched.folds, device)
-    return learn, found, with_head(model, found)
+    made = with_head(model, found)
+    if made.last_layer >= vectors.inner:
+        inner = learn.values[:, -model.config.layer_width(vectors.inner) :]
+        y = classes_of(train, "the data")[learn.indices]
+        made.unlike = fit_unlike(inner, y, found.folds, vectors.inner)
+    else:  # it ends before that layer
+        made.unlike = learned_unlike(made, train, None, compute, ALONE)
+    return learn, found, made
 
 
 def _ended(
@@ -286,7 +298,7 @@ def _ended(
     state = first_state(task, device, ALONE)
     about = {"data": task.recipe.data.data, "images": len(learn.indices), "by": "cross-validation"}
     state.model.provenance |= {"temperature": found.temperature, "calibration": about}
-    state.model.unlike = found.unlike
+    state.model.unlike = model.unlike
     del state.model.provenance["epochs"]
     state.tally.seen = len(learn.indices)
     observer = Observer(task, state, Trainer(state.model, task.recipe))

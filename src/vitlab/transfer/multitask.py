@@ -47,12 +47,14 @@ class TaskModel:
         kind: equal for tasks of one body; empty if the body has tensors of its own
         body: its model without a classifier, around the base's tensors and its own
         classify: its classifier
+        layer: that says how far an image is from its training images; 0 if none does
     """
 
     config: ModelConfig
     kind: tuple[Any, ...]
     body: Model
     classify: nn.Module
+    layer: int
 
 
 class MultiTask:
@@ -163,30 +165,42 @@ class MultiTask:
         check_known([task], known, "task")
         return known[task].body
 
-    @torch.inference_mode()
     def scored(
         self, images: Tensor | Sequence[Tensor], tasks: Sequence[str]
     ) -> list[tuple[Tensor, Tensor]]:
         """Compute features and scores, in a pass for each body."""
+        return [(features, scores) for features, scores, _ in self.judged(images, tasks)]
+
+    @torch.inference_mode()
+    def judged(
+        self, images: Tensor | Sequence[Tensor], tasks: Sequence[str]
+    ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+        """Compute the same, and the inner features that the `unlike` of a task's delta needs."""
         known = self._tasks  # replaced by `add` and `remove`, never changed
         if len(images) != len(tasks):
             raise OptionError(f"{len(images)} images need as many tasks, not {len(tasks)}")
         check_known(tasks, known, "task")
-        found: dict[int, tuple[Tensor, Tensor]] = {}
-        same: dict[int, list[int]] = defaultdict(list)  # numbers of the images of each body
+        found: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
+        layers = {id(known[name].body): known[name].layer for name in tasks if known[name].layer}
+        same: dict[tuple[int, int], list[int]] = defaultdict(list)  # images of a body and layer
         for number, name in enumerate(tasks):
             config, shape = known[name].config, tuple(images[number].shape)
             if shape != (want := (config.channels, *config.size)):
                 raise OptionError(f"an image of task {name!r} must be {want}, not {shape}")
-            same[id(known[name].body)].append(number)
-        for order in same.values():
+            own = id(known[name].body)
+            same[own, known[name].layer or layers.get(own, 0)].append(number)
+        for (_, layer), order in same.items():
             batch = torch.stack([images[number] for number in order])
-            seen = known[tasks[order[0]]].body.features(batch)
+            body = known[tasks[order[0]]].body
+            seen, inner = (
+                body.features_with_inner(batch, layer) if layer else (body.features(batch), None)
+            )
             for name in dict.fromkeys(tasks[number] for number in order):
                 rows = [row for row, number in enumerate(order) if tasks[number] == name]
-                own = seen[rows]
-                pairs = zip(own, known[name].classify(own), strict=True)
-                found |= dict(zip([order[row] for row in rows], pairs, strict=True))
+                inputs = seen[rows]
+                looked = [None] * len(rows) if inner is None else inner[rows]
+                each = zip(inputs, known[name].classify(inputs), looked, strict=True)
+                found |= dict(zip([order[row] for row in rows], each, strict=True))
         return [found[number] for number in range(len(tasks))]
 
     def _delta_of(self, change: Change) -> Delta:
@@ -215,4 +229,5 @@ class MultiTask:
         with torch.device("meta"):
             classify = classifier(config).eval().requires_grad_(False)
         classify.load_state_dict(last, assign=True)
-        return TaskModel(config, kind, body, classify)
+        layer = found.unlike.layer if found.unlike else 0
+        return TaskModel(config, kind, body, classify, layer)

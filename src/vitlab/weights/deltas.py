@@ -27,14 +27,14 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen
-from vitlab.models.unlike import NAMES, Unlike
+from vitlab.models.unlike import PREFIX, Unlike
 from vitlab.progress import public, say
 from vitlab.recorded_paths import handed_out, last_name, run_of, seen_by_others
 from vitlab.values import conform
 from vitlab.weights.assembly import StateDict, empty, fits, whole_state
 from vitlab.weights.formats.entries import same
 from vitlab.weights.formats.format_api import Hints, Reading
-from vitlab.weights.formats.own import read_checked, read_unlike
+from vitlab.weights.formats.own import note_old, read_checked, read_unlike
 from vitlab.weights.identity import (
     DeltaBase,
     as_bytes,
@@ -51,7 +51,6 @@ from vitlab.weights.source import StoredTensors
 
 VERSION = "vitlab-delta-1"
 SEEN = "seen"  # beside the tensors: Model.seen, as int64
-BESIDE = (SEEN, *NAMES)
 TYPES = get_type_hints(DeltaBase)
 
 
@@ -225,9 +224,10 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
         [
             checked(same(name, name), sums, f"{source.path} is a damaged delta")
             for name in sums
-            if name not in BESIDE
+            if name != SEEN and not name.startswith(PREFIX)
         ],
-        dict.fromkeys(BESIDE, "the images that it learned from"),
+        {SEEN: "the images that it learned from", f"{PREFIX}.*": "how far an image is from them"},
+        notes=note_old(source, sums),
         origins=dict.fromkeys(config.as_dict(), "file"),
         exact=True,
         provenance=provenance,

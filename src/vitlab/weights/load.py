@@ -109,6 +109,8 @@ def load_delta(file: str | Path) -> Delta | None:
     source, reading = recognize(place_of(file), Hints())
     if reading.base is None:
         return None
+    for note in reading.notes:
+        logging.getLogger("vitlab").warning(note)
     tensors = collect(reading, source)
     about = dict(reading.provenance or {})
     return Delta(reading.config, tensors, reading.base, about, reading.seen, reading.unlike)

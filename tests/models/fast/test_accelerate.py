@@ -138,11 +138,13 @@ def test_auto_is_bf16_only_where_the_outputs_agree(monkeypatch: pytest.MonkeyPat
     ("got", "agree"), [(1.0, True), (1.04, True), (1.06, False), (float("nan"), False)]
 )
 def test_what_agrees(got: float, agree: bool) -> None:
-    exact = torch.ones(2, 3), torch.ones(2, 5, 3), torch.full((2, 2), 0.5)
+    exact = torch.ones(2, 3), torch.ones(2, 5, 3), torch.full((2, 2), 0.5), torch.ones(2)
     bf16 = torch.bfloat16
     assert room.agree((got * exact[0], *exact[1:]), exact, bf16) is agree
-    assert room.agree((exact[0], got * exact[1], exact[2]), exact, bf16) is agree, "patch tokens"
-    assert room.agree((*exact[:2], exact[2] + 0.03), exact, bf16) is False
+    assert room.agree((exact[0], got * exact[1], *exact[2:]), exact, bf16) is agree, "patch tokens"
+    assert room.agree((*exact[:2], exact[2] + 0.03, exact[3]), exact, bf16) is False
+    assert room.agree((*exact[:3], got * exact[3]), exact, bf16) is (got == 1), "distances"
+    assert room.agree((*exact[:3], 1.001 * exact[3]), exact, torch.float32) is False
     assert room.agree((1.001 * exact[0], *exact[1:]), exact, torch.float32) is False
 
 

@@ -67,11 +67,21 @@ class Cuts(Options):
     """What the heads of a Vision Transformer would see that was cut after each of some blocks.
 
     One vector per image: of each layer the class token, if there is one, and the mean of the patch
-    tokens, after all that follows the last block.
+    tokens, after all that follows the last block; without layers, what the classifier sees. Then
+    what `Model.inner` gives of one layer, of a number above 0.
     """
 
     layers: tuple[int, ...] = ()
+    inner: int = 0
     what: Literal["cuts"] = "cuts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerFeatures(Options):
+    """One vector per image: what `Model.inner` gives of a layer."""
+
+    layer: int
+    what: Literal["inner"] = "inner"
 
 
 @dataclass(frozen=True, kw_only=True)

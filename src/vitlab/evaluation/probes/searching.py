@@ -27,11 +27,9 @@ from vitlab.evaluation.probes.feature_options import Cuts, Pooled
 from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.probes.heads import HEADS, PENALTIES, Crossed, crossed
 from vitlab.evaluation.probes.ridge import best_ridge, least_squares, leave_one_out
-from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
-from vitlab.models.unlike import Unlike
 from vitlab.progress import named_if_slow
 from vitlab.units import counted
 from vitlab.weights.assembly import empty, whole_state
@@ -84,7 +82,7 @@ class FoundHead:
         temperature: that calibrates the logits of the images it had not learned from
         tried: all that was tried, in order: `layer`, `pool`, `head`, `l2`, and the `accuracy` with
             `how` it was found: by leave-one-out, or so many folds
-        unlike: how far an image is from those it has learned from
+        folds: that each image was in, int64 (n,)
     """
 
     choice: FeatureChoice
@@ -92,7 +90,7 @@ class FoundHead:
     accuracy: float
     temperature: float
     tried: tuple[dict[str, Any], ...]
-    unlike: Unlike | None = None
+    folds: Integers
 
 
 def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, list[FeatureChoice]]:
@@ -200,8 +198,7 @@ def fit_head(
         x = choice.of(learn.values)
         head = HEADS[found.by](Blocks(x, device), y, classes, found.l2)
         heat = temperature_of(found.logits, SingleLabels(y[found.rows]))
-        unlike = fit_unlike(x, y, dealt)
-    return FoundHead(choice, head, found.accuracy, heat, tuple(tried), unlike)
+    return FoundHead(choice, head, found.accuracy, heat, tuple(tried), dealt)
 
 
 def _ranked(
@@ -238,9 +235,7 @@ def with_head(model: Model, found: FoundHead) -> Model:
     own: dict[str, Tensor] = {
         f"{classify}{name}": torch.from_numpy(each).float() for name, each in fitted.items()
     }
-    made = ending_after(model, found.choice, own)
-    made.unlike = found.unlike
-    return made
+    return ending_after(model, found.choice, own)
 
 
 def ending_after(model: Model, choice: FeatureChoice, own: dict[str, Tensor]) -> Model:

@@ -98,6 +98,10 @@ class ModelConfig(ImageSpec):
         """Width of the classifier's input."""
         raise NotImplementedError
 
+    def layer_width(self, layer: int) -> int:
+        """Return the width of what leaves a layer, from 1; 0 of one that is not there."""
+        return 0
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes: their numbers where the weights name none."""

@@ -73,6 +73,11 @@ class ResNetConfig(ModelConfig):
         """Width of the classifier's input."""
         return map_features(self.stages, self.widen)
 
+    def layer_width(self, layer: int) -> int:
+        """Return the channels of what leaves a stage."""
+        there = 1 <= layer <= len(self.stages)
+        return map_features(self.stages[:layer], self.widen) if there else 0
+
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of the last map."""

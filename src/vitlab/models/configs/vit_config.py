@@ -401,6 +401,10 @@ class ViTConfig(ModelConfig):
         """Number of encoder blocks; axial attention has two per layer."""
         return self.depth * (2 if self.attention == "axial" else 1)
 
+    def layer_width(self, layer: int) -> int:
+        """Return the width of what leaves a block."""
+        return self.width if 1 <= layer <= self.blocks else 0
+
     @property
     def answers(self) -> int:
         """Outputs per image: 1, or as many as attention pooling has queries."""

@@ -28,7 +28,7 @@ from vitlab.documents import read_json
 from vitlab.errors import DiskError, OptionError, UserError
 from vitlab.files import write_text
 from vitlab.models.create import MODEL_OF, build
-from vitlab.models.fast.engines import RUNTIMES, available, made, near, patterns
+from vitlab.models.fast.engines import FP32, RUNTIMES, available, made, near, patterns
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import cache_folder
@@ -258,19 +258,24 @@ def pass_seconds(form: Model, images: Tensor) -> float:
 
 @torch.inference_mode()
 def answers(model: Model, images: Tensor) -> tuple[Tensor, ...]:
-    """Return features, all tokens (B, …) and probabilities (B, …), in fp32."""
-    features = model.features(images)
+    """Return features, all tokens (B, …), probabilities (B, …) and distances (B,), in fp32."""
+    features, inner = model.judged(images)
+    far = features.new_zeros(len(images))
+    if inner is not None and model.unlike is not None:
+        far = model.unlike.distances(devices.exact(inner))
     # graphs of all tokens are compared when they are made
     tokens = features if model.engine in RUNTIMES else model.encode(images)
     logits = model(images) if model.config.classes else features.new_zeros(len(images), 1)
-    return features.float(), tokens.float(), logits.float().softmax(-1).flatten(1)
+    return features.float(), tokens.float(), logits.float().softmax(-1).flatten(1), far.float()
 
 
 def agree(got: tuple[Tensor, ...], exact: tuple[Tensor, ...], dtype: torch.dtype) -> bool:
-    """Return whether features, tokens and probabilities are within the limits of a precision."""
+    """Return whether all of `answers` are within the limits of a precision."""
     pairs = [*zip(got, exact, strict=True)]
     chances = bool((got[2] - exact[2]).abs().max() <= CHANCES)  # NaN is not
-    return chances and all(near(a, b, dtype) for a, b in pairs[:2] if a.shape == b.shape)
+    apart = (got[3] - exact[3]).abs() / exact[3].clamp(min=1)
+    far = bool(apart.max() <= (FP32 if dtype is torch.float32 else CHANCES))
+    return chances and far and all(near(a, b, dtype) for a, b in pairs[:2] if a.shape == b.shape)
 
 
 def remembered(model: Model, where: torch.device, precision: Precision, batch: int) -> list[Timed]:

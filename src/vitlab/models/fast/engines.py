@@ -80,15 +80,52 @@ def made(engine: Engine, model: Model, where: torch.device, dtype: torch.dtype) 
         form = packed(model, where, dtype, pack=engine not in RUNTIMES)
     form.engine = engine
     if engine == "compiled" and isinstance(form, VisionTransformer):
-        form.encode = Compiled(form)  # type: ignore[method-assign]
+        replace_encoder(form, Compiled(form))
     elif engine in RUNTIMES and isinstance(form, VisionTransformer):
         exact = packed(model, where, torch.float32, pack=False) if form.computes == "bf16" else form
         assert isinstance(exact, VisionTransformer)
         graphs = Graphs(form, exact, engine, dtype)
-        if graphs.graph(form.head.leading) is None:  # what most callers ask for
+        looked = None if form.unlike is None else form.unlike.layer
+        if graphs.graph(form.head.leading, looked) is None:  # what most callers ask for
             raise ValueError(f"{engine} computes other tokens than PyTorch")
-        form.encode = graphs  # type: ignore[method-assign]
+        replace_encoder(form, graphs)
     return form
+
+
+def tokens_of(
+    model: VisionTransformer,
+    images: Tensor | Packed,
+    extra: Tensor | None = None,
+    leading: int | None = None,
+    inner: int | None = None,
+) -> Tensor:
+    """Compute what `VisionTransformer.encode` does; `inner` of a layer is one more token."""
+    kind = type(model)
+    if inner is None:
+        return kind.encode(model, images, extra, leading)
+    assert isinstance(images, Tensor)
+    tokens, found = kind.encode_with(model, images, inner, leading)
+    return torch.cat([tokens, found[:, None].to(tokens.dtype)], 1)
+
+
+def replace_encoder(form: VisionTransformer, encode: "Compiled | Graphs") -> None:
+    """Let something else compute a model's tokens."""
+    form.encode = encode  # type: ignore[method-assign]
+    form.encode_with = EncodeWith(encode)  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class EncodeWith:
+    """What `VisionTransformer.encode_with` does, of what an engine computes."""
+
+    encode: "Compiled | Graphs"
+
+    def __call__(
+        self, images: Tensor, layer: int, leading: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute tokens, and `inner` of a layer."""
+        tokens = self.encode(images, None, leading, layer)
+        return tokens[:, :-1], tokens[:, -1]
 
 
 @dataclass
@@ -104,14 +141,18 @@ class Compiled:
     run: Callable[..., Tensor] | None = None
 
     def __call__(
-        self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
+        self,
+        images: Tensor | Packed,
+        extra: Tensor | None = None,
+        leading: int | None = None,
+        inner: int | None = None,
     ) -> Tensor:
-        """Compute what `VisionTransformer.encode` does."""
+        """Compute what `tokens_of` does."""
         on_gpu = next(self.form.parameters()).is_cuda
         if self.run is None:
-            plain = MethodType(type(self.form).encode, self.form)
+            plain = MethodType(tokens_of, self.form)
             self.run = torch.compile(plain, mode="reduce-overhead" if on_gpu else None)
-        tokens = self.run(images, extra, leading)
+        tokens = self.run(images, extra, leading, inner)
         return tokens.clone() if on_gpu else tokens  # the next call overwrites it
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,19 +171,24 @@ class Graphs:
         exact: the same in fp32, which the graphs are made of and compared with
         engine: onnxruntime or openvino
         dtype: of the products
-        built: the graphs by the number of leading tokens; None where PyTorch computes instead
+        built: the graphs by the number of leading tokens, and the layer of one more token;
+            None where PyTorch computes instead
     """
 
     form: VisionTransformer
     exact: VisionTransformer
     engine: Engine
     dtype: torch.dtype
-    built: dict[int | None, Run | None] = field(default_factory=dict)
+    built: dict[tuple[int | None, int | None], Run | None] = field(default_factory=dict)
 
     def __call__(
-        self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
+        self,
+        images: Tensor | Packed,
+        extra: Tensor | None = None,
+        leading: int | None = None,
+        inner: int | None = None,
     ) -> Tensor:
-        """Compute what `VisionTransformer.encode` does."""
+        """Compute what `tokens_of` does."""
         config = self.form.config
         if (
             isinstance(images, Tensor)
@@ -150,10 +196,10 @@ class Graphs:
             and images.dtype is torch.float32
             and images.shape[1:] == (config.channels, *config.size)
             and len(images)
-            and (run := self.graph(leading))
+            and (run := self.graph(leading, inner))
         ):
             return run(images)
-        return type(self.form).encode(self.form, images, extra, leading)
+        return tokens_of(self.form, images, extra, leading, inner)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the graphs, which another process builds for itself."""
@@ -164,28 +210,33 @@ class Graphs:
         form, exact = copy.deepcopy((self.form, self.exact), memo)
         return replace(self, form=form, exact=exact, built=dict(self.built))
 
-    def graph(self, leading: int | None) -> Run | None:
+    def graph(self, leading: int | None, inner: int | None = None) -> Run | None:
         """Return the graph of all tokens, or of the leading ones; None if it is none or wrong."""
-        if leading not in self.built:
-            images, tokens = patterns(self.form, 2), Tokens(self.exact, leading)
-            self.built[leading] = None
+        key = leading, inner
+        if key not in self.built:
+            images, tokens = patterns(self.form, 2), Tokens(self.exact, leading, inner)
+            self.built[key] = None
             with quiet(), torch.inference_mode(), suppress(Exception):  # of any kind
                 run = BUILDERS[self.engine](tokens, images, self.dtype)
-                if near(run(images), tokens(images), self.dtype):
-                    self.built[leading] = run
-        return self.built[leading]
+                found, exact = run(images), tokens(images)
+                parts = (slice(None),) if inner is None else (slice(-1), slice(-1, None))
+                if all(near(found[:, each], exact[:, each], self.dtype) for each in parts):
+                    self.built[key] = run
+        return self.built[key]
 
 
 class Tokens(nn.Module):
-    """The part of a model that a graph computes: images to tokens, all or the leading ones."""
+    """The part of a model that a graph computes: images to tokens, as `tokens_of` has them."""
 
-    def __init__(self, model: VisionTransformer, leading: int | None) -> None:
+    def __init__(
+        self, model: VisionTransformer, leading: int | None, inner: int | None = None
+    ) -> None:
         super().__init__()
-        self.model, self.leading = model, leading
+        self.model, self.leading, self.inner = model, leading, inner
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, C, H, W) to (B, N, D), or (B, leading, D)."""
-        return type(self.model).encode(self.model, images, leading=self.leading)
+        """Map (B, C, H, W) to (B, N, D)."""
+        return tokens_of(self.model, images, None, self.leading, self.inner)
 
 
 class OpenVINO:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitlab.errors import UserError, WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.models.unlike import NAMES, Unlike
+from vitlab.models.unlike import NAMES, OLD, Unlike
 from vitlab.weights.assembly import empty
 from vitlab.weights.containers.open import open_source
 from vitlab.weights.formats.catalog import format_named
@@ -74,10 +74,12 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     prefix = first.removesuffix(FIRST) if first else "model." * rewritten
     entries: Sequence[Entry] = [same(name, prefix + name) for name in empty(config)]
     unlike = None
+    notes: tuple[str, ...] = ()
     if source.config == content and not (prefix or rewritten):  # else a state dict, or a module
         entries = _checked(entries, content, source)
         if (folder / UNLIKE).is_file() and isinstance(sums := content.get("tensors"), dict):
             unlike = read_unlike(open_source(folder / UNLIKE), config, sums)
+            notes = note_old(source, sums)
     provenance = content.get("provenance")
     return Reading(
         "ViTLab",
@@ -85,6 +87,7 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
         entries,
         {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {},
         origins=dict.fromkeys(config.as_dict(), "file"),
+        notes=notes,
         exact=True,
         provenance=None if provenance is None else check_provenance(provenance, file),
         unlike=unlike,
@@ -104,16 +107,31 @@ def read_unlike(source: StoredTensors, config: ModelConfig, sums: Fields) -> Unl
     """
     if NAMES[0] not in sums:
         return None
-    shapes = [source.shape(name) for name in NAMES]
-    count, axes = (*shapes[1], 0, 0)[:2]
-    if shapes != [(config.features, axes), (count, axes), (axes,), (2,)] or count < 2 or not axes:
-        raise WeightsError(f"{source.path}: {NAMES[0]} {shapes[0]} does not fit {config.name}")
-    found = Unlike(*read_checked(source, NAMES, sums))
-    real = all(each.dtype == torch.float32 for each in found.tensors.values())
-    low, high = found.level.tolist()
-    if not real or not (found.spread > 0).all() or low > high:
-        raise WeightsError(f"{source.path}: {NAMES[2]} and {NAMES[3]} are no spread and levels")
-    return found
+    layer, *tensors = read_checked(source, NAMES, sums)
+    shapes = [tuple(each.shape) for each in tensors]
+    number = int(layer) if layer.dtype == torch.int64 and layer.numel() == 1 else 0
+    width = config.layer_width(number)
+    axes = (*shapes[1], 0, 0)[1]
+    count = (*shapes[3], 0)[0]
+    wanted = [(width,), (width, axes), (axes + 1,), (count, width), (1,)]
+    if not width or not axes or not count or shapes != wanted:
+        raise WeightsError(
+            f"{source.path}: {NAMES[2]} {shapes[1]} of layer {number} does not fit {config.name}"
+        )
+    real = all(each.dtype == torch.float32 and each.isfinite().all() for each in tensors)
+    if not real or not tensors[-1] > 0:
+        raise WeightsError(f"{source.path}: {NAMES[2]} and {NAMES[5]} are no axes and no distance")
+    return Unlike(number, *tensors)
+
+
+def note_old(source: StoredTensors, sums: Fields) -> tuple[str, ...]:
+    """Return the line for a file with the distance that models had before; none for others."""
+    if OLD not in sums:
+        return ()
+    return (
+        f"{source.path}: how far an image is from the training images is left out, since it is "
+        "measured otherwise now: vitlab probe or vitlab finetune, once more, gives a model with it",
+    )
 
 
 def read_checked(source: StoredTensors, names: tuple[str, ...], sums: Fields) -> list[Tensor]:

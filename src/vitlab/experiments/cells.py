@@ -31,7 +31,7 @@ from vitlab.files import SWEEP_FOLDER, write_text
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.places import On
-from vitlab.progress import Meter, say
+from vitlab.progress import Meter, named_if_slow, say
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.page import TablePage, write_tables
 from vitlab.runs.run_folder import RunFolder
@@ -270,7 +270,8 @@ class Experiment:
     def finish(self, result: dict[str, Any], page: TablePage) -> dict[str, Any]:
         """Write down what it has come to, as JSON values and as a page; return the former."""
         say(*result.get("notes", ()))
-        write_tables(self.campaign.report, replace(page, command=self.setup.command))
+        with named_if_slow("drawing the page"):
+            write_tables(self.campaign.report, replace(page, command=self.setup.command))
         self.campaign.finish(result)
         return result
 
@@ -407,6 +408,7 @@ def _rows(
         _processes(experiment, jobs) as processes,
         Meter(len(cells), title=title, shown=experiment.first) as meter,
     ):
+        meter.show(0, "runs")
         while waiting or running:
             ready = (each for each in waiting if rows.keys() >= set(each.after))
             cell = next(ready, None) if len(running) < jobs else None

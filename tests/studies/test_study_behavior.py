@@ -170,8 +170,17 @@ def test_the_length_is_that_of_the_runs_whatever_the_recipe_lasts(tmp_path: Path
 
 def test_options_of_the_recipe_are_keywords_as_elsewhere() -> None:
     how: dict[str, Any] = {"epochs": 1.0, "seeds": 1, "dry_run": True, "host": HOST}
-    found = [vitlab.study(OWN, **how, **given) for given in ({}, {"image_size": 16, "model": TINY})]
-    assert found[0]["macs"] > found[1]["macs"]
+    bases = list[Base]()
+
+    def alone(base: Base) -> tuple[Arm, ...]:
+        bases.append(base)
+        return (Arm("alone", base.recipe, ("alone",)),)
+
+    own = Study("Own", "nobody", ("arm",), alone, (ACCURACY,))
+    vitlab.study(own, **how, image_size=16, model=TINY, batch=32)
+    vitlab.study(own, **how, recipe=BASE, image_size=16)
+    assert [each.image_size for each in bases] == [16, 16]
+    assert (bases[0].recipe.model.model, bases[0].recipe.batch) == (TINY, 32)
     with pytest.raises(OptionError, match="unknown option 'image_sizes': did you mean image_size"):
         vitlab.study(OWN, **how, image_sizes=16)
     with pytest.raises(OptionError, match="optimizers chooses betas itself: leave it out"):

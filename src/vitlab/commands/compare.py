@@ -18,6 +18,7 @@ FIRST = ("accuracy", "map")  # the figure that has its interval in the table
 COSTS = ("params", "macs", "seconds")
 NUMBERING = ("--seed", "--fold")  # what runs of a recipe differ in
 TESTS = {"paired": "paired t-test", "welch": "Welch's t-test"}
+KINDS = {"paired": "paired", "welch": "Welch"}
 Lines = list[tuple[str, ...]]
 
 
@@ -106,7 +107,7 @@ def _differences(result: dict[str, Any], names: Sequence[str]) -> tuple[tuple[st
         two = (names[numbers[each["first"]]], names[numbers[each["second"]]])
         value = METRICS[each["metric"]].gap(**each["differences"][each["metric"]])
         ps = [_p(each["p"]), *([_p(each["adjusted"])] if len(pairs) > 1 else [])]
-        lines.append((*two, value, *ps, *([each["test"] or "–"] if mixed else [])))
+        lines.append((*two, value, *ps, *([KINDS.get(each["test"], "–")] if mixed else [])))
     head += ["p (Holm)"] * (len(pairs) > 1) + ["test"] * mixed
     return tuple(head), lines
 

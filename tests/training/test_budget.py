@@ -227,7 +227,7 @@ def test_the_head_alone_is_the_result_where_there_is_no_time_for_more(
     assert journal(run, "train") == []
     assert (run.folder / "report.html").is_file() == (run.metrics.get("report") is not None)
     again = vitlab.finetune("digits", base, tmp_path / "head", budget=alone, resume=True, **how)
-    assert again.metrics == run.metrics
+    assert again.metrics["nll"] == run.metrics["nll"]
     trained = vitlab.finetune("digits", base, tmp_path / "longer", budget=longer, **how)
     assert RunFolder(trained.folder).decisions.plan[0][1] >= 10
     start = trained.metrics["head_start"]

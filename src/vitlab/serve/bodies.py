@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from starlette.requests import Request
 
@@ -127,8 +127,13 @@ async def _stream(request: Request, place: Path) -> None:
             if len(held) >= WRITTEN:
                 await asyncio.to_thread(stream.write, held)
                 held = bytearray()
-        await asyncio.to_thread(stream.write, held)
-        await asyncio.to_thread(stream.flush)
+        await asyncio.to_thread(_write_last, stream, held)
+
+
+def _write_last(stream: BinaryIO, data: bytes | bytearray) -> None:
+    """Write the end of a file, so that it can be read."""
+    stream.write(data)
+    stream.flush()
 
 
 def _read(place: Path) -> Model | Delta:

@@ -29,7 +29,7 @@ LARGE = "ViT(width=384,depth=3,heads=6,mlp=1536)/16"
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of this machine."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("VITLAB_CACHE", str(tmp_path / "cache"))
 
 
 def large(seed: int = 0) -> Any:

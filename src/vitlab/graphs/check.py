@@ -7,11 +7,11 @@ status 1 if they differ by more than the limit, and names the first block that d
 """
 
 import argparse
+import dataclasses
 import difflib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ OTHERS = ("ep.", "mlas.", "optimization.", "memory.")  # beginnings of its other
 Numbers = dict[str, NDArray[Any]]
 
 
-@dataclass
+@dataclasses.dataclass
 class Setting:
     """How a graph is run.
 
@@ -52,7 +52,7 @@ class Setting:
     """
 
     device: str = ""
-    values: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class RefusalError(Exception):

@@ -36,7 +36,7 @@ class Traceable:
     inner: tuple[str, ...] = ()
 
 
-class Named(nn.Module):
+class NamedAnswers(nn.Module):
     """Some of the answers of a module, by their names, in one pass."""
 
     def __init__(self, module: nn.Module, names: tuple[str, ...]) -> None:

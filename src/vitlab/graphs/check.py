@@ -7,7 +7,6 @@ status 1 if they differ by more than the limit, and names the first block that d
 """
 
 import argparse
-import dataclasses
 import difflib
 import json
 import sys
@@ -42,7 +41,6 @@ OTHERS = ("ep.", "mlas.", "optimization.", "memory.")  # beginnings of its other
 Numbers = dict[str, NDArray[Any]]
 
 
-@dataclasses.dataclass
 class Setting:
     """How a graph is run.
 
@@ -51,8 +49,9 @@ class Setting:
         values: the runtime's own settings
     """
 
-    device: str = ""
-    values: dict[str, str] = dataclasses.field(default_factory=dict)
+    def __init__(self, device: str = "", values: Mapping[str, str] | None = None) -> None:
+        self.device = device
+        self.values = dict(values or {})
 
 
 class RefusalError(Exception):

@@ -43,7 +43,7 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
         DiskError: the file cannot be written.
     """
     path, answering = check_target("onnx", file), answering_with(kind, run)
-    model, units = answering.module.model, UNITS | answering.units
+    model, units = answering.module.model, {**UNITS, **answering.units}
     example = normal_noise(model, BATCH)
     form = Traceable(
         answering, torch.from_numpy(example), {0: "batch"}, "images", answering.outputs,

@@ -24,7 +24,7 @@ from made_heads import save_heads
 from vitlab.errors import WeightsError
 from vitlab.graphs.agreement import UNITS
 from vitlab.graphs.agreement import check as compare
-from vitlab.graphs.certificate import Watched, certify
+from vitlab.graphs.certificate import CertifiedParts, certify
 from vitlab.graphs.complete import Traceable, traceable
 from vitlab.graphs.headed_onnx import answering_with, export_headed
 from vitlab.graphs.reference_images import normal_noise, raw_images
@@ -85,7 +85,9 @@ def with_head(made: Made, bias: float, spread: float, folder: Path) -> Made:
             tensor.CopyFrom(numpy_helper.from_array(own.detach().numpy(), tensor.name))
     onnx.save(proto, folder / "model.onnx")
     form = traceable(model)
-    certify(folder / "model.onnx", form, [*raw_images(model, (2,))], Watched([], 1e-4, UNITS))
+    certify(
+        folder / "model.onnx", form, [*raw_images(model, (2,))], CertifiedParts([], 1e-4, UNITS)
+    )
     return Made(folder, model, form, {})
 
 

@@ -31,7 +31,7 @@ def blocks_of(proto: Any) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Watched:
+class CertifiedParts:
     """What is compared of a file beside its outputs, and how.
 
     Attributes:
@@ -45,7 +45,9 @@ class Watched:
     units: Mapping[str, NDArray[Any]]
 
 
-def certify(file: Path, form: Traceable, images: Sequence[NDArray[Any]], how: Watched) -> None:
+def certify(
+    file: Path, form: Traceable, images: Sequence[NDArray[Any]], how: CertifiedParts
+) -> None:
     """Write reference numbers and `check.py` beside a file that agrees with its model.
 
     Args:

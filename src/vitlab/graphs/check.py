@@ -11,7 +11,6 @@ import difflib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ OTHERS = ("ep.", "mlas.", "optimization.", "memory.")  # beginnings of its other
 Numbers = dict[str, NDArray[Any]]
 
 
-@dataclass
 class Setting:
     """How a graph is run.
 
@@ -51,8 +49,9 @@ class Setting:
         values: the runtime's own settings
     """
 
-    device: str = ""
-    values: dict[str, str] = field(default_factory=dict)
+    def __init__(self, device: str = "", values: Mapping[str, str] | None = None) -> None:
+        self.device = device
+        self.values = dict(values or {})
 
 
 class RefusalError(Exception):

@@ -36,7 +36,7 @@ class Traceable:
     inner: tuple[str, ...] = ()
 
 
-class Named(nn.Module):
+class NamedAnswers(nn.Module):
     """Some of the answers of a module, by their names, in one pass."""
 
     def __init__(self, module: nn.Module, names: tuple[str, ...]) -> None:
@@ -125,7 +125,7 @@ def traceable(model: Model, bare: bool = False, *, batch: int = 0) -> Traceable:
     outputs: tuple[str, ...] = (scores if config.classes else "features",)
     if bare:
         example = torch.zeros(count, config.channels, rows, columns)
-        inner = ("features",) if config.classes else ()
+        inner: tuple[str, ...] = ("features",) if config.classes else ()
         return Traceable(Bare(model).eval(), example, free, "images", outputs, inner)
     if config.classes and config.answers > 1:
         raise OptionError(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitlab.graphs.about import about
 from vitlab.graphs.agreement import UNITS, Units, check
-from vitlab.graphs.certificate import LIMITS, Watched, certify
+from vitlab.graphs.certificate import LIMITS, CertifiedParts, certify
 from vitlab.graphs.complete import BATCH, Traceable
 from vitlab.graphs.onnx_file import OPSET, staged, traced
 from vitlab.graphs.reference_images import normal_noise, normalized_images
@@ -43,7 +43,7 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
         DiskError: the file cannot be written.
     """
     path, answering = check_target("onnx", file), answering_with(kind, run)
-    model, units = answering.module.model, UNITS | answering.units
+    model, units = answering.module.model, {**UNITS, **answering.units}
     example = normal_noise(model, BATCH)
     form = Traceable(
         answering, torch.from_numpy(example), {0: "batch"}, "images", answering.outputs,
@@ -62,7 +62,7 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
         found = check(draft, model, form, own=own, units=units)
         if not path.suffix:
             images = [*normalized_images(model, (BATCH,))]
-            certify(draft, form, images, Watched(blocks, LIMITS["fp32"], units))
+            certify(draft, form, images, CertifiedParts(blocks, LIMITS["fp32"], units))
     made, folder = (path, {}) if path.suffix else (path / MODEL, {"folder": str(path)})
     return {
         "model": model.config.name, "format": "onnx", "file": str(made), "opset": OPSET,

@@ -105,7 +105,6 @@ def draw(
     return DrawnSample(asked, sorted(order[:images]), title_of(data), others, bare, batch)
 
 
-@dataclass
 class SeenSample:
     """What is known of images that a figure or a scale would be of.
 
@@ -115,9 +114,10 @@ class SeenSample:
         classes: of the images
     """
 
-    varied: int = 0
-    plain: int = 0
-    classes: set[tuple[int, ...]] = field(default_factory=set)
+    def __init__(self) -> None:
+        self.varied = 0
+        self.plain = 0
+        self.classes: set[tuple[int, ...]] = set()
 
     def add(self, images: NDArray[Any], classes: Sequence[int]) -> None:
         """Count an image, and its classes."""

@@ -16,8 +16,8 @@ from vitlab.errors import WeightsError
 from vitlab.files import staged_file, staged_folder
 from vitlab.graphs.about import about
 from vitlab.graphs.agreement import TOLERANCE, UNITS, check
-from vitlab.graphs.certificate import LIMITS, Watched, blocks_of, certify
-from vitlab.graphs.complete import Named, Traceable, dynamic_shapes, traceable
+from vitlab.graphs.certificate import LIMITS, CertifiedParts, blocks_of, certify
+from vitlab.graphs.complete import NamedAnswers, Traceable, dynamic_shapes, traceable
 from vitlab.graphs.narrowing import calibrated, halve, quantize
 from vitlab.graphs.narrowing_cost import DrawnSample, batches, calibrating, narrowing_cost
 from vitlab.graphs.reference_images import REFERENCE, normalized_images, raw_images
@@ -76,7 +76,7 @@ def write(
                 found |= narrowing_cost(before, draft, model, drawn)
         if not file.suffix:
             images = _reference(model, drawn, bare=bare, batch=batch)
-            certify(draft, form, images, Watched(blocks, LIMITS[precision], UNITS))
+            certify(draft, form, images, CertifiedParts(blocks, LIMITS[precision], UNITS))
     return {"opset": OPSET, "precision": precision} | found
 
 
@@ -127,7 +127,7 @@ def traced(model: Model, form: Traceable) -> tuple[Any, list[str]]:
     with quiet(), torch.no_grad():
         try:
             program = torch.onnx.export(
-                Named(form.module, names) if form.inner else form.module,
+                NamedAnswers(form.module, names) if form.inner else form.module,
                 (form.example,),
                 dynamo=True,
                 verbose=False,

@@ -111,7 +111,7 @@ def filter_units(size: int | SymInt, edge: Edge, out: int, interpolation: str) -
     step = torch.arange(out).float()[:, None] + 0.5
     begin = (edge.first + step * scale - reach * scale.clamp(min=1) - 1).floor()
     width = 2 * reach * ((size + out - 1) // out) + 4  # pixels that a filter sees, at most
-    place = begin + torch.arange(width).float()  # type: ignore[arg-type]  # a SymInt too
+    place = begin + torch.arange(width).float()  # a SymInt too
     near, middle, rest = _distances(place, step, edge, out)
     whole, part = _weights(near, middle, rest, cubic=interpolation == "bicubic")
     seen = (place >= 0) & (place < size) & (near < reach)

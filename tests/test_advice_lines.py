@@ -26,11 +26,16 @@ FOREIGN = {  # options of other programs, by the file that writes them
     "graphs.check": {"--folder", "--limit", "--set"},  # check.py of an export
     "graphs.targets": {"--install"},  # xcode-select
     "pages.runtime": {"--ignore-scripts", "--silent"},  # npm
+    "report.next_steps": {"--exclude"},  # tar
     "runs.versions": {"--porcelain", "--untracked-files"},  # git
+    "weights.save": {"--to"},  # of an export, which reaches it by name
     "cli": {"--version"},
     "console.leaves": {"--no"},  # the beginning of a flag's opposite
     "console.parsing": {"--no"},
-    "report.comparing.compared_run": {"--seed"},  # an option of the runs that it compares
+    # options of the runs that are compared
+    "commands.compare": {"--fold", "--seed"},
+    "report.comparing.compared_run": {"--seed"},
+    "runs.several_runs": {"--resume"},
 }
 OPTION = r"(?<![\w(-])--[a-z][a-z-]*[a-z]"
 

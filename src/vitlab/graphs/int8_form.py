@@ -56,7 +56,7 @@ def int8_form(model: Model, engine: Engine = "auto") -> Model:
     scales, form = _scales(model), copy.deepcopy(model).float()
     outputs = ("features",) if form.unlike is None else ("features", "inner")
     bare = Bare(form, trunk=True).eval()
-    trunk = replace(traceable(form, bare=True), module=bare, outputs=outputs)
+    trunk = replace(traceable(form, bare=True), module=bare, outputs=outputs, inner=())
     proto, _ = traced(form, trunk)
     quantize(proto, scales[: len(products_of(proto.graph))])
     session = opened(proto.SerializeToString())

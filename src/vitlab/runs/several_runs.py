@@ -69,8 +69,8 @@ def _best(path: Path, result: Any) -> RunFolder:
     """
     if result is None:
         raise RunError(
-            f"the sweep in {path} is not finished: continue it with --resume, or name one of its "
-            "runs"
+            f"the sweep in {path} is not finished: run its command again with --resume, or name "
+            "one of its runs"
         )
     about: dict[str, Any] = result if isinstance(result, dict) else {}
     number, rows = about.get("best"), about.get("runs")

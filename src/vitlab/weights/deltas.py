@@ -93,7 +93,8 @@ class Delta:
             if last_name(source) != source and nearby is None and run_of(str(file)) is None:
                 say(
                     f"{file} names its base by its last name and fingerprint alone: keep it beside "
-                    "the delta, or load that with --base (Python: base=…)"
+                    "the delta, or load that with --base (Python: base=…; to train or serve, first "
+                    "vitlab export FILE --base BASE --to vitlab --out DIR)"
                 )
         tensors = self.tensors | (self.unlike.tensors if self.unlike else {})
         if len(self.seen):

@@ -236,7 +236,7 @@ WRONG = [
     (["a", "b", "--figure", "new.svg"], "no run has a figure to draw: leave figure out"),
     (["a", "broken"], "broken/run.toml is damaged"),
     (["many"], "these are 21 recipes: compare at most 20 at once"),
-    (["a", "grid"], "the sweep in grid is not finished: continue it with --resume, or name one"),
+    (["a", "grid"], "the sweep in grid is not finished: run its command again with --resume, or"),
     (["a", "lost"], "lost/campaign.json is damaged: it does not name the best run"),
 ]
 

@@ -206,7 +206,9 @@ def narrowing_cost(before: bytes, file: Path, model: Model, drawn: DrawnSample) 
         )
     if lack := sample.lacks(model):
         compared = {}
-        logging.getLogger("vitlab").warning("what fewer bits cost is left out: there are %s", lack)
+        logging.getLogger("vitlab").warning(
+            "what fewer bits cost is left out; images to measure it on: %s", lack
+        )
     return compared | {
         "images": len(seen),
         "damaged": count - len(seen),

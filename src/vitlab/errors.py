@@ -62,7 +62,7 @@ def in_python(text: str, arguments: Collection[str]) -> str:
         arguments: names of those of the function that was called
     """
 
-    def named(found: re.Match[str]) -> str:
+    def to_argument(found: re.Match[str]) -> str:
         if found["command"]:
             return found[0]
         name = found["name"].replace("-", "_")
@@ -76,7 +76,7 @@ def in_python(text: str, arguments: Collection[str]) -> str:
         within = name in OF_HOST and name not in arguments and "host" in arguments
         return f"host=vitlab.Host({name}={value or '…'})" if within else f"{name}={value}"
 
-    return text if "Python" in text else TWICE.sub(r"\1", OPTION.sub(named, text))
+    return text if "Python" in text else TWICE.sub(r"\1", OPTION.sub(to_argument, text))
 
 
 class UserError(ValueError):
@@ -122,7 +122,8 @@ def cut_long(text: str) -> str:
 
 def _cut(text: str, most: int) -> str:
     """Return a text without its middle, if it has more characters than that."""
-    start, end = 2 * most // 3, most // 4
+    start = 2 * most // 3
+    end = most // 4
     return text if len(text) <= most else f"{text[:start]}...{text[-end:]}"
 
 

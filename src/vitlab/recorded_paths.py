@@ -3,7 +3,7 @@
 A file records a path as it was typed (`source`) and as seen from its own folder (`nearby`), beside
 the fingerprint of what is there. Whoever reads it tries these, then the last name beside the
 folder, and takes the first one whose fingerprint agrees. What is handed out has neither folders of
-this machine nor names of its users: `handed_out`.
+this machine nor names of its users: `strip_places`.
 """
 
 import os
@@ -33,10 +33,10 @@ def seen_from(folder: Path, source: str) -> str | None:
         folder: of the file that records it, which need not exist yet
         source: as it was typed; a pattern of files is there if its folder is
     """
-    _, path = _parted(source)
+    _, path = _split_prefix(source)
     if not is_there(path):
         return None
-    return os.path.relpath(_settled(path), folder.resolve())
+    return os.path.relpath(_make_absolute(path), folder.resolve())
 
 
 def places(source: str, nearby: str | None, folder: Path, beside: Path) -> list[str]:
@@ -48,7 +48,7 @@ def places(source: str, nearby: str | None, folder: Path, beside: Path) -> list[
         folder: of the file that records it
         beside: where the last name alone is tried
     """
-    prefix, path = _parted(source)
+    prefix, path = _split_prefix(source)
     if not path:
         return []
     here = folder.absolute()
@@ -59,7 +59,7 @@ def places(source: str, nearby: str | None, folder: Path, beside: Path) -> list[
     tried.append(str(beside / PurePosixPath(path).name))
     found = dict[Path, str]()
     for each in filter(is_there, tried):
-        found.setdefault(Path(each).resolve(), str(_settled(each)))
+        found.setdefault(Path(each).resolve(), str(_make_absolute(each)))
     if is_there(path):
         found[Path(path).resolve()] = path  # as the user knows it
     return [prefix + each for each in found.values()]
@@ -67,7 +67,8 @@ def places(source: str, nearby: str | None, folder: Path, beside: Path) -> list[
 
 def is_same_place(one: str, other: str) -> bool:
     """Return whether two texts lead to the same file or folder, or say the same."""
-    mine, theirs = _parted(one), _parted(other)
+    mine = _split_prefix(one)
+    theirs = _split_prefix(other)
     if mine[0] != theirs[0]:
         return False
     if is_there(mine[1]) and is_there(theirs[1]):
@@ -97,7 +98,8 @@ def first_that_agrees(
     Raises:
         UserError: none can be read: what `read` raised for the first one.
     """
-    others, problems = list[Content](), list[UserError]()
+    others = list[Content]()
+    problems = list[UserError]()
     for each in items:
         try:
             content = read(each)
@@ -122,10 +124,12 @@ def base_of_run(folder: Path) -> tuple[str, list[str]]:
         tables = read_toml(folder / RUN_FILE, RunError, LARGEST)
     except RunError:
         return "", []
-    start, nearby = tables.get("start"), tables.get("nearby", {})
+    start = tables.get("start")
+    nearby = tables.get("nearby", {})
     if not isinstance(start, dict) or not isinstance(nearby, dict):
         return "", []
-    source, near = start.get("weights", ""), nearby.get("weights")
+    source = start.get("weights", "")
+    near = nearby.get("weights")
     if not isinstance(source, str) or not isinstance(near, str | None):
         return "", []
     return source, places(source, near, folder, folder.absolute().parent)
@@ -140,12 +144,12 @@ def run_of(source: str) -> Path | None:
 # What is handed out
 
 
-def handed_out(value: Any) -> Any:
+def strip_places(value: Any) -> Any:
     """Return what JSON can hold with the last name of each path of this machine in its place."""
     if isinstance(value, dict):
-        return {key: handed_out(each) for key, each in value.items()}
+        return {key: strip_places(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [handed_out(each) for each in value]
+        return [strip_places(each) for each in value]
     return last_name(value) if isinstance(value, str) else value
 
 
@@ -155,7 +159,7 @@ def last_name(text: str) -> str:
     Those are absolute paths, of any system, and those that begin in a home or lead upwards. An
     address loses what may be a password.
     """
-    prefix, path = _parted(text, expand=False)
+    prefix, path = _split_prefix(text, expand=False)
     if re.match(r"[a-z][a-z0-9+.-]*://", path):
         return re.sub(r"(?<=://)[^/@\s]*@|[?#].*", "", path, flags=re.S)
     windows = PureWindowsPath(path)
@@ -177,13 +181,13 @@ def seen_by_others(folder: Path, source: str) -> str | None:
     nearby = seen_from(folder, source)
     if nearby is None:
         return None
-    shared = Path(os.path.commonpath([folder.resolve(), _settled(_parted(source)[1])]))
+    shared = Path(os.path.commonpath([folder.resolve(), _make_absolute(_split_prefix(source)[1])]))
     homes = Path.home().resolve().parent
     telling = (Path(tempfile.gettempdir()).resolve(), homes, *homes.parents)
     return None if shared in telling or shared == Path(shared.anchor) else nearby
 
 
-def _parted(source: str, expand: bool = True) -> tuple[str, str]:
+def _split_prefix(source: str, expand: bool = True) -> tuple[str, str]:
     """What stands before a path, and the path."""
     match = PREFIX.match(source)
     prefix = match[0] if match else ""
@@ -194,7 +198,7 @@ def _parted(source: str, expand: bool = True) -> tuple[str, str]:
     return prefix, path
 
 
-def _settled(path: str) -> Path:
+def _make_absolute(path: str) -> Path:
     """An absolute path; a link at its end stays, whose name may say what the file is."""
     pure = Path(path)
     return pure.resolve() if pure.name in ("", "..") else pure.parent.resolve() / pure.name

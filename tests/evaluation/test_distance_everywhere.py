@@ -51,7 +51,7 @@ def knowing(name: str = "token", scale: float = 1.0) -> Model:
 
 @torch.inference_mode()
 def distances(model: Model, images: Any) -> Tensor:
-    _, inner = model.judged(images)
+    _, inner = model.judge(images)
     assert inner is not None
     assert model.unlike is not None
     return model.unlike.distances(exact(inner))
@@ -135,7 +135,7 @@ def test_tasks_on_one_base_have_the_distances_of_the_models_alone() -> None:
         changes[str(number)], models[str(number)] = vitlab.delta(model, base), model
     images, tasks = images_of(base, 8), ["0", "1", "2", "3"] * 2
     many = vitlab.MultiTask(base, changes)
-    for (_, _, inner), image, task in zip(many.judged(images, tasks), images, tasks, strict=True):
+    for (_, _, inner), image, task in zip(many.judge(images, tasks), images, tasks, strict=True):
         unlike = models[task].unlike
         if unlike is not None:
             assert inner is not None

@@ -12,7 +12,7 @@ import vitlab
 from conftest import photo_folder
 from made_models import noisy, tiny
 from vitlab.recipes.recipe import Host
-from vitlab.recorded_paths import handed_out, last_name
+from vitlab.recorded_paths import last_name, strip_places
 from vitlab.runs.run_folder import RunFolder
 from vitlab.weights.publish import card
 from vitlab.weights.save import save_provenance
@@ -118,4 +118,4 @@ def test_deltas(run: Any, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_last_names(text: str, name: str) -> None:
     assert last_name(text) == name
-    assert handed_out({"a": [text, 3, None]}) == {"a": [name, 3, None]}
+    assert strip_places({"a": [text, 3, None]}) == {"a": [name, 3, None]}

@@ -101,7 +101,8 @@ def _differences(result: dict[str, Any], names: Sequence[str]) -> tuple[tuple[st
 
     pairs = [each for each in result["recipe_pairs"] if each["differences"]]
     numbers = {each["name"]: number for number, each in enumerate(result["recipes"])}
-    head, lines = ["first", "second", "difference", "p"], Lines()
+    head = ["first", "second", "difference", "p"]
+    lines = Lines()
     mixed = len({each["test"] for each in pairs if each["test"]}) > 1
     for each in pairs:
         two = (names[numbers[each["first"]]], names[numbers[each["second"]]])
@@ -136,7 +137,8 @@ def _mean(recipe: dict[str, Any], metric: "Metric") -> str:
     """Return the mean of a figure, and its deviation if there is one."""
     if metric.name not in recipe["mean"]:
         return "–"
-    text, deviation = metric.text(recipe["mean"][metric.name]), recipe["std"].get(metric.name)
+    text = metric.text(recipe["mean"][metric.name])
+    deviation = recipe["std"].get(metric.name)
     return text if deviation is None else f"{text} ± {metric.deviation(deviation)}"
 
 
@@ -156,7 +158,8 @@ def _print_options(what: str, names: Sequence[str], options: Mapping[str, Sequen
     """Print options that differ, a row for each, or a column where that is too wide."""
     if not options:
         return
-    head, rows = ("option", *names), [(key, *own) for key, own in options.items()]
+    head = ("option", *names)
+    rows = [(key, *own) for key, own in options.items()]
     if fits_terminal(head, rows):
         print_table(head, rows)
     else:

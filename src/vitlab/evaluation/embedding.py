@@ -176,12 +176,12 @@ def embed(
     """
     if out is None:
         _check_alone(shard, on)
-        taken = taken_of(what, layer, dtype)
+        taken = take_from(what, layer, dtype)
         return _in_memory(model, data, taken, columns, Compute(device, precision, engine, workers))
     check_installed("pyarrow", "vitlab embed")
     parted = is_folder(out)
     out = Path(out).expanduser()
-    taken = taken_of(what, layer, dtype)
+    taken = take_from(what, layer, dtype)
     mine = ShardNumber.of(shard)
     if mine.count > 1 and not parted:
         raise OptionError("shard applies only with a folder as out: give a name without an ending")
@@ -210,7 +210,7 @@ def embed(
     return EmbeddingRecord(figures | about | {"notes": [*notes, *figures["notes"]]})
 
 
-def taken_of(
+def take_from(
     what: What, layer: int | Sequence[int] | None, dtype: Literal["fp32", "fp16"]
 ) -> Taken:
     """Return what is taken of a model, as `embed` is told."""
@@ -358,8 +358,11 @@ class EmbeddingTable:
         Raises:
             DataError: not one image can be used.
         """
-        names, labels, splits = list[str](), list[Any](), list[str]()
-        images, table = sum(map(len, self.splits.values())), partial(self.written, 1)
+        names = list[str]()
+        labels = list[Any]()
+        splits = list[str]()
+        images = sum(map(len, self.splits.values()))
+        table = partial(self.written, 1)
         what = self.model, self.splits, self.compute, self.taken
         job = ShardJob("embedding", {}, *what, images, "", table)
         found = np.empty((images, *self.shape), np.float16 if self.half else np.float32)

@@ -165,7 +165,7 @@ class _Pass:
         with autocast(self.device, self.form.autocast):
             seen, inner = None, None
             if "probabilities" in self.want:
-                seen, inner = model.judged(images)
+                seen, inner = model.judge(images)
             if taken is not None:
                 if seen is None or taken.what != "features":
                     found = take(model, images, taken)

@@ -203,9 +203,10 @@ def reopened(folder: RunFolder) -> Splits:
         DataError: the data is no longer there, or has changed since.
         RunError: `run.toml` is damaged.
     """
-    recipe, found = folder.recipe, folder.duplicates or {}
+    recipe = folder.recipe
+    found = folder.duplicates or {}
 
-    def opened(here: Recipe) -> Splits:
+    def open_splits(here: Recipe) -> Splits:
         splits = partitioned(splits_of(here.data), here.data)
         splits = replace(splits, test=without(splits.test, found.get("seen_test", ())))
         if here.chooses(len(splits.train)):
@@ -216,7 +217,7 @@ def reopened(folder: RunFolder) -> Splits:
         return fingerprint(splits.whole or splits.train) == folder.fingerprint
 
     ways = [*folder.paths.ways(folder.recipe_here, "data")]
-    splits = first_that_agrees(ways, opened, agrees)
+    splits = first_that_agrees(ways, open_splits, agrees)
     if not agrees(splits):
         raise DataError(f"{recipe.data.data} has changed since the run was trained")
     return splits

@@ -177,7 +177,7 @@ class FeatureTable:
                 found[row] = line | {key: str(line[key]) for key in ("path", "split")}
         return found
 
-    def _recorded(self) -> list[Model | str | Path]:
+    def _list_weights(self) -> list[Model | str | Path]:
         """Where the weights may be that the table was computed with.
 
         Raises:
@@ -203,7 +203,7 @@ class FeatureTable:
             OptionError: it is not known where the weights were, or they are no longer there.
             WeightsError: they are not those of the table.
         """
-        where = [weights] if weights is not None else self._recorded()
+        where = [weights] if weights is not None else self._list_weights()
 
         def read(place: Model | str | Path) -> Model:
             model = place if isinstance(place, Model) else load(place, **choices)

@@ -78,7 +78,8 @@ def welch(contrast: Contrast, values: Values) -> Estimate:
     """
     runs = [np.array(values[arm]) for arm in contrast]
     shares = np.fromiter(contrast.values(), float)
-    counts, mean = np.array([*map(len, runs)]), float(shares @ [each.mean() for each in runs])
+    counts = np.array([*map(len, runs)])
+    mean = float(shares @ [each.mean() for each in runs])
     if counts.min() < 2:
         return Estimate(mean, math.inf, 0)
     # Counted from the first run, so that equal figures vary by exactly 0.
@@ -109,7 +110,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Of all that are below 0.05 afterward, any is a false one with a probability of at most 5%.
     """
-    found, order = np.array(p_values), np.argsort(p_values, kind="stable")
+    found = np.array(p_values)
+    order = np.argsort(p_values, kind="stable")
     stepped = np.maximum.accumulate(found[order] * np.arange(len(order), 0, -1))
     found[order] = np.minimum(stepped, 1.0)
     return [*map(float, found)]

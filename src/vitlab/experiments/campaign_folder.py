@@ -110,7 +110,8 @@ class CampaignFolder:
             RunError: the folder contains something else, or a campaign that may not be continued.
             DiskError: it cannot be written to.
         """
-        made, lock = with_new_parents(self.path), self.path / LOCK
+        made = with_new_parents(self.path)
+        lock = self.path / LOCK
         if not self.started and not is_empty(self.path, LOCK):
             raise RunError(
                 f"{self.path} exists and contains no {kind}: choose a new or empty folder"
@@ -138,17 +139,18 @@ class CampaignFolder:
                 f"{self.path} already contains a {kind}: pass --resume to continue it, or choose "
                 "another --out"
             )
-        paths, then = (
-            self.paths,
-            Recipe.from_tables(found["recipe"]),
-        )  # with options of this version
-        mine, settings = paths.as_recorded(recipe), settings | self._spelled(found, settings)
+        # with options of this version
+        paths = self.paths
+        then = Recipe.from_tables(found["recipe"])
+        mine = paths.as_recorded(recipe)
+        settings = settings | self._spell_as_recorded(found, settings)
         old, new = (
             json.loads(json.dumps({"settings": of} | each.as_tables()))
             for of, each in ((found["settings"], then), (settings, mine))
         )
         for part in old | new:
-            before, now = old.get(part, {}), new.get(part, {})
+            before = old.get(part, {})
+            now = new.get(part, {})
             for key in before | now:
                 if before.get(key) != now.get(key):
                     raise RunError(
@@ -163,12 +165,14 @@ class CampaignFolder:
         own = {key: each for key, each in found.items() if each is not None}
         return nearby(recipe.as_tables(), self.path) | own
 
-    def _spelled(self, found: Tables, settings: Tables) -> Tables:
+    def _spell_as_recorded(self, found: Tables, settings: Tables) -> Tables:
         """The paths of settings as they are recorded, if they lead to the same places."""
-        before, near = found["settings"], found.get("nearby", {})
+        before = found["settings"]
+        near = found.get("nearby", {})
         same = Tables()
         for key in PATHS:
-            old, now = before.get(key), settings.get(key)
+            old = before.get(key)
+            now = settings.get(key)
             if isinstance(old, str) and isinstance(now, str) and old and now:
                 where = places(old, near.get(f"settings.{key}"), self.path, self.path.parent)
                 same |= {key: old} if any(is_same_place(now, p) for p in (old, *where)) else {}

@@ -87,13 +87,15 @@ class RunCost:
             tests: work of their tests, that of these being 1
         """
         longer = self.test * (tests - 1)
-        fixed, step = max(0.0, self.fixed + longer), self.step * macs / self.macs
+        fixed = max(0.0, self.fixed + longer)
+        step = self.step * macs / self.macs
         test = self.test + longer
         return replace(self, fixed=fixed, step=step, steps=steps, macs=macs, test=test)
 
     def seconds(self, cell: Cell, epochs: float = 1.0) -> float:
         """Return the seconds of a cell."""
-        steps, measure = self.steps_of(cell, epochs), 0.0 if cell.searches else self.measure
+        steps = self.steps_of(cell, epochs)
+        measure = 0.0 if cell.searches else self.measure
         passes = steps / (self.steps * learned_share(cell.recipe)) if self.steps else 0.0
         tests = max(0, math.ceil(passes / cell.recipe.test_every) - 1)
         tests *= not cell.recipe.budget  # which they are part of
@@ -150,7 +152,8 @@ class Plan:
             jobs: cells at the same time
             done: names of those that are finished already
         """
-        free, ends = [0.0] * jobs, dict.fromkeys(done, 0.0)
+        free = [0.0] * jobs
+        ends = dict.fromkeys(done, 0.0)
         waiting = [cell for cell in cells if cell.name not in ends]
         while waiting:
             now = min(free)
@@ -183,7 +186,8 @@ class Plan:
         def takes(epochs: float) -> float:
             return replace(self, epochs=epochs).seconds(cells, jobs) + self.timing
 
-        low, high = 0.0, MOST
+        low = 0.0
+        high = MOST
         if takes(MOST) <= budget:
             low = MOST
         while high - low > 1e-6:
@@ -254,7 +258,8 @@ def timed(
 def _cost(cell: Cell, row: Row, macs: Callable[[Cell, Row], float]) -> RunCost:
     if FAILED in row:  # within a few steps: it will cost next to nothing
         return RunCost(0.0, 0.0, 1.0, 0.0)
-    step, measure = row.get("step_seconds", 0.0), row.get("measure_seconds", 0.0)
+    step = row.get("step_seconds", 0.0)
+    measure = row.get("measure_seconds", 0.0)
     return RunCost(
         fixed=max(row.get("elapsed", 0.0) - STEPS * step - measure, 0.0),
         step=step,
@@ -324,10 +329,8 @@ def length_told(cells: Sequence[Cell], experiment: Experiment) -> Iterator[None]
         cells: about equally long for an epoch, but for their kinds
         experiment: its folder, and how the cells are run
     """
-    jobs, waiting = (
-        experiment.setup.jobs,
-        [each for each in cells if not experiment.run(each).started],
-    )
+    jobs = experiment.setup.jobs
+    waiting = [each for each in cells if not experiment.run(each).started]
     if not experiment.first or experiment.setup.cells or len(waiting) < 2:
         yield
         return

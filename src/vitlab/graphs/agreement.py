@@ -15,7 +15,7 @@ from vitlab.errors import WeightsError
 from vitlab.evaluation.infer import probabilities
 from vitlab.graphs.check import EXACT, difference, watching
 from vitlab.graphs.complete import Traceable
-from vitlab.graphs.reference_images import COUNTS, normalized_images, raw_images
+from vitlab.graphs.reference_images import COUNTS, make_normalized_images, raw_images
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.packages import silent_onnxruntime
@@ -62,7 +62,7 @@ def agree(
         WeightsError: a difference is above the tolerance.
     """
     own = own or (lambda ready: wanted(model, ready, bare))
-    images: Iterable[NDArray[Any]] = (normalized_images if bare else raw_images)(model, counts)
+    images: Iterable[NDArray[Any]] = (make_normalized_images if bare else raw_images)(model, counts)
     worst, what = 0.0, ""
     for batch in images:
         ready = torch.from_numpy(batch) if bare else preprocess(model)([*batch])
@@ -70,7 +70,8 @@ def agree(
         for name, found in run(batch).items():
             away = difference(found, exact[name], units.get(name, SMALLEST))
             if not away <= worst:  # NaN stays
-                worst, what = away if worst == worst else worst, name
+                worst = away if worst == worst else worst
+                what = name
     if not worst <= tolerance:
         raise WeightsError(
             f"the file would differ from {model.config.name} by {worst:.2g} of an image's largest "
@@ -81,9 +82,10 @@ def agree(
 
 def wanted(model: Model, images: Tensor, bare: bool) -> Answers:
     """Return what the model itself gives for normalized images."""
-    device, classes = next(model.parameters()).device, model.config.classes
+    device = next(model.parameters()).device
+    classes = model.config.classes
     with evaluating(model), torch.inference_mode():
-        seen, inner = model.judged(images.to(device))
+        seen, inner = model.judge(images.to(device))
         found = {"features": seen.double()}
         if classes:
             found["logits"] = model.scores(seen).double()

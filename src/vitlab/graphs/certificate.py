@@ -68,12 +68,14 @@ def certify(
         found = check.onnxruntime(graph, given, [*form.outputs, *texts], setting)
         for name, each in found.items():
             kind = "text" if name in texts else "output"
-            stored[f"{number}:{kind}:{name}"] = check.packed([*each]) if kind == "text" else each
+            stored[f"{number}:{kind}:{name}"] = (
+                check.pack_texts([*each]) if kind == "text" else each
+            )
         if inner:
             watched = check.onnxruntime(check.watching(graph, inner), given, inner, setting)
             for name, each in watched.items():
                 kind = "inner" if name in form.inner else "block"
                 stored[f"{number}:{kind}:{name}"] = each
-    stored["texts"] = check.packed(check.texts_of(graph))
+    stored["texts"] = check.pack_texts(check.texts_of(graph))
     np.savez_compressed(file.with_name(REFERENCE), allow_pickle=False, **stored)
     shutil.copyfile(check.__file__, file.with_name("check.py"))

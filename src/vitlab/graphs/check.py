@@ -79,13 +79,15 @@ def compare(options: argparse.Namespace) -> int:
     graph = (options.folder / "model.onnx").read_bytes()
     setting = Setting(options.device, settings_of(options.set))
     limit = float(stored["limit"]) if options.limit is None else options.limit
-    away, cosines, other = 0.0, dict[str, float](), difference_of_texts(graph, stored)
+    away = 0.0
+    cosines = dict[str, float]()
+    other = difference_of_texts(graph, stored)
     for batch in batches_of(stored):
         found = ran(options.runtime, graph, batch, setting)
         kinds = {**batch["output"], **batch["inner"]}
         gaps = [difference(found[name], kinds[name], stored[f"unit:{name}"]) for name in kinds]
         away = float(np.max([away, *gaps]))  # NaN stays
-        other = other or other_names(found, batch)
+        other = other or name_other_classes(found, batch)
         for name, each in batch["block"].items():
             cosines[name] = float(np.min([cosines.get(name, 1.0), cosine(found[name], each)]))
     print(f"{options.runtime} on {setting.device}: largest difference {away:.2g} (limit {limit:g})")
@@ -145,16 +147,17 @@ def batches_of(stored: Mapping[str, NDArray[Any]]) -> Iterator[Batch]:
 
 def ran(runtime: str, graph: bytes, batch: Batch, setting: Setting) -> Numbers:
     """Return what a runtime computes of a batch, as the file is, and inside of it."""
-    given, texts = batch["input"], [*batch["text"]] if runtime == "onnxruntime" else []
+    given = batch["input"]
+    texts = [*batch["text"]] if runtime == "onnxruntime" else []
     found = RUNTIMES[runtime](graph, given, [*batch["output"], *texts], setting)
     if inner := [*batch["inner"], *batch["block"]]:
         found |= RUNTIMES[runtime](watching(graph, inner), given, inner, setting)
     return found
 
 
-def other_names(found: Numbers, batch: Batch) -> str:
+def name_other_classes(found: Numbers, batch: Batch) -> str:
     """Return a line if a runtime names other classes; a likeliest one may change with the limit."""
-    wanted = {name: unpacked(each) for name, each in batch["text"].items()}
+    wanted = {name: unpack_texts(each) for name, each in batch["text"].items()}
     if "labels" not in found:
         return ""
     labels = [str(each) for each in found["labels"]]
@@ -166,17 +169,19 @@ def other_names(found: Numbers, batch: Batch) -> str:
 
 def difference_of_texts(graph: bytes, stored: Mapping[str, NDArray[Any]]) -> str:
     """Return a line about the first text of the file that is another than at the export."""
-    wanted, found = unpacked(stored["texts"]), texts_of(graph)
+    wanted = unpack_texts(stored["texts"])
+    found = texts_of(graph)
     for kind in wanted:
-        before, after = wanted[kind], found[kind]
+        before = wanted[kind]
+        after = found[kind]
         for name in [*before, *(each for each in after if each not in before)]:
             if before.get(name) != after.get(name):
                 what = {"metadata": "metadata", "tensors": "strings"}.get(kind, kind)
-                return f"{what} {name!r}: {told(before.get(name), after.get(name))}"
+                return f"{what} {name!r}: {tell_difference(before.get(name), after.get(name))}"
     return ""
 
 
-def told(before: Any, after: Any) -> str:
+def tell_difference(before: Any, after: Any) -> str:
     """Return how two texts, or lists of them, differ."""
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         pairs = zip(before, after, strict=True)
@@ -188,12 +193,12 @@ def told(before: Any, after: Any) -> str:
     return "differs from that of the export"
 
 
-def packed(value: Any) -> NDArray[np.uint8]:
+def pack_texts(value: Any) -> NDArray[np.uint8]:
     """Return texts as an array, which no loader has to unpickle."""
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-def unpacked(array: NDArray[np.uint8]) -> Any:
+def unpack_texts(array: NDArray[np.uint8]) -> Any:
     """Return what was `packed`."""
     return json.loads(array.tobytes())
 
@@ -227,9 +232,11 @@ def watching(graph: bytes, names: Sequence[str]) -> bytes:
 
 def field(number: int, content: bytes) -> bytes:
     """Return one field of a protocol buffer."""
-    size, head = len(content), bytes([number << 3 | 2])
+    size = len(content)
+    head = bytes([number << 3 | 2])
     while size > 127:
-        head, size = head + bytes([size & 127 | 128]), size >> 7
+        head = head + bytes([size & 127 | 128])
+        size = size >> 7
     return head + bytes([size]) + content
 
 

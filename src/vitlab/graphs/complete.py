@@ -74,7 +74,7 @@ class Complete(nn.Module):
 
     def answers(self, image: Tensor) -> dict[str, Tensor]:
         """Compute features, and of a classifier logits, probabilities and perhaps distances."""
-        features, inner = self.model.judged(self.pixels(image))
+        features, inner = self.model.judge(self.pixels(image))
         found = {"features": features}
         if not self.model.config.classes:
             return found
@@ -96,7 +96,7 @@ class Bare(nn.Module):
         """Compute class scores, or features and what says how far images are, if they do."""
         if self.scored:
             return self.model(images)
-        features, inner = self.model.judged(images)
+        features, inner = self.model.judge(images)
         return features if inner is None else (features, inner)
 
     def answers(self, images: Tensor) -> dict[str, Tensor]:

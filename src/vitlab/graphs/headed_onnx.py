@@ -14,7 +14,7 @@ from vitlab.graphs.agreement import UNITS, Units, check
 from vitlab.graphs.certificate import LIMITS, CertifiedParts, certify
 from vitlab.graphs.complete import BATCH, Traceable
 from vitlab.graphs.onnx_file import OPSET, staged, traced
-from vitlab.graphs.reference_images import normal_noise, normalized_images
+from vitlab.graphs.reference_images import make_normalized_images, normal_noise
 from vitlab.graphs.targets import MODEL, check_target
 from vitlab.weights.detector import Detector, load_detector
 from vitlab.weights.regressor import Estimating, load_regressor
@@ -42,8 +42,10 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
         PackageError: a package is missing.
         DiskError: the file cannot be written.
     """
-    path, answering = check_target("onnx", file), answering_with(kind, run)
-    model, units = answering.module.model, {**UNITS, **answering.units}
+    path = check_target("onnx", file)
+    answering = answering_with(kind, run)
+    model = answering.module.model
+    units = {**UNITS, **answering.units}
     example = normal_noise(model, BATCH)
     form = Traceable(
         answering, torch.from_numpy(example), {0: "batch"}, "images", answering.outputs,
@@ -61,7 +63,7 @@ def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any
         draft.write_bytes(proto.SerializeToString())
         found = check(draft, model, form, own=own, units=units)
         if not path.suffix:
-            images = [*normalized_images(model, (BATCH,))]
+            images = [*make_normalized_images(model, (BATCH,))]
             certify(draft, form, images, CertifiedParts(blocks, LIMITS["fp32"], units))
     made, folder = (path, {}) if path.suffix else (path / MODEL, {"folder": str(path)})
     return {
@@ -88,12 +90,15 @@ class Answering(nn.Module):
         units: Units | None = None,
     ) -> None:
         super().__init__()
-        self.module, self.outputs, self.inner, self.units = module, outputs, inner, units or {}
+        self.module = module
+        self.outputs = outputs
+        self.inner = inner
+        self.units = units or {}
 
     def answers(self, images: Tensor) -> dict[str, Tensor]:
         """Compute all of them in one pass."""
         inner = self.module.evidence(images)
-        found = self.module.concluded(images, *inner)
+        found = self.module.conclude(images, *inner)
         answers = found if isinstance(found, tuple) else (found,)
         return dict(zip(self.outputs + self.inner, (*answers, *inner), strict=True))
 

@@ -23,7 +23,7 @@ from vitlab.models.fast.accelerate import accelerate, pass_seconds
 from vitlab.models.fast.engines import patterns
 from vitlab.models.model import Model
 from vitlab.precision import Engine
-from vitlab.recorded_paths import handed_out
+from vitlab.recorded_paths import strip_places
 from vitlab.values import fits
 from vitlab.weights.identity import fingerprint
 
@@ -35,7 +35,7 @@ def keep_scales(model: Model, found: dict[str, Any]) -> None:
     """Move scales from what an export has found to a file beside the weights, if they have any."""
     kept = {"fingerprint": fingerprint(model), "scales": found.pop("scales")}
     stated = ("agreement", "images", "data", "split")
-    kept |= {key: handed_out(found[key]) for key in stated if key in found}
+    kept |= {key: strip_places(found[key]) for key in stated if key in found}
     if (folder := _folder(model)) is not None:
         with suppress(DiskError):  # weights that cannot be written to are exported all the same
             write_text(folder / RECORD, json.dumps(kept))

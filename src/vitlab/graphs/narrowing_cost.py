@@ -182,10 +182,12 @@ def narrowing_cost(before: bytes, file: Path, model: Model, drawn: DrawnSample) 
         DataError: no image can be decoded.
         WeightsError: the prediction changes for more than 2% of the images.
     """
-    source, count = drawn.asked.source, len(drawn.numbers)
+    source = drawn.asked.source
+    count = len(drawn.numbers)
     classes_of = source.labels.classes_of
     old, new = (TimedFile(runs(opened(each))) for each in (before, file))
-    seen, sample = list[int](), SeenSample()
+    seen = list[int]()
+    sample = SeenSample()
     for number, images in batches(source, drawn.numbers, model, drawn):
         seen.append(number)
         sample.add(np.moveaxis(images, 1, -1) if drawn.bare else images, classes_of(number))

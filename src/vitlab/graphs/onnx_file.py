@@ -20,7 +20,7 @@ from vitlab.graphs.certificate import LIMITS, CertifiedParts, blocks_of, certify
 from vitlab.graphs.complete import NamedAnswers, Traceable, dynamic_shapes, traceable
 from vitlab.graphs.narrowing import calibrated, halve, quantize
 from vitlab.graphs.narrowing_cost import DrawnSample, batches, calibrating, narrowing_cost
-from vitlab.graphs.reference_images import REFERENCE, normalized_images, raw_images
+from vitlab.graphs.reference_images import REFERENCE, make_normalized_images, raw_images
 from vitlab.graphs.targets import MODEL, Precision
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow
@@ -116,7 +116,7 @@ def _reference(
     if drawn:
         _, images = next(batches(drawn.asked.source, drawn.numbers, model, drawn))
         return [np.resize(images, (count, *images.shape[1:]))]
-    return [*(normalized_images if bare else raw_images)(model, (count,))]
+    return [*(make_normalized_images if bare else raw_images)(model, (count,))]
 
 
 def traced(model: Model, form: Traceable) -> tuple[Any, list[str]]:

@@ -33,7 +33,7 @@ def raw_images(model: Model, counts: Sequence[int] = COUNTS) -> Iterator[Pixels]
         yield np.random.default_rng(number).integers(0, 256, shape, dtype=np.uint8)
 
 
-def normalized_images(
+def make_normalized_images(
     model: Model, counts: Sequence[int] = COUNTS
 ) -> Iterator[NDArray[np.float32]]:
     """Yield batches of normalized images of the model's size, (B, channels, H, W)."""

@@ -59,9 +59,11 @@ def edges(rows: Tensor, columns: Tensor, spec: ImageSpec) -> tuple[Edge, Edge]:
     """
     out = spec.size
     high, wide = (int(side / spec.crop + 1e-6) for side in out)
-    tall, long = quotient(high * rows, columns), quotient(wide * columns, rows)
+    tall = quotient(high * rows, columns)
+    long = quotient(wide * columns, rows)
     if high != wide:
-        tall, long = _share(2 * wide * rows, columns), _share(2 * high * columns, rows)
+        tall = _share(2 * wide * rows, columns)
+        long = _share(2 * high * columns, rows)
     crops = spec.fit == "crop"
     return (
         _middle(rows, tall.clamp(min=high) if crops else high, out[0], spec.center),
@@ -115,7 +117,7 @@ def filter_units(size: int | SymInt, edge: Edge, out: int, interpolation: str) -
     near, middle, rest = _distances(place, step, edge, out)
     whole, part = _weights(near, middle, rest, cubic=interpolation == "bicubic")
     seen = (place >= 0) & (place < size) & (near < reach)
-    units = _normalized(whole * seen, part * seen)
+    units = _divide_by_sum(whole * seen, part * seen)
     ends = torch.zeros_like(units[:, :1])
     own = torch.arange(size) - begin.long()  # type: ignore[arg-type]
     spread = torch.cat([ends, units, ends], 1).gather(1, (own + 1).clamp(0, width + 1))
@@ -190,7 +192,7 @@ def _series(x: Tensor, *, cubic: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
 
 
-def _normalized(whole: Tensor, part: Tensor) -> Tensor:
+def _divide_by_sum(whole: Tensor, part: Tensor) -> Tensor:
     """Divide weights by the sum of their row, and round them to UNITs, half away from zero."""
     sign = torch.where(whole < 0, -1.0, 1.0)
     coarse = (whole / PART).floor()

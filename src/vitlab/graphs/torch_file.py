@@ -80,11 +80,13 @@ def _check(file: Path, model: Model, bare: bool, names: tuple[str, ...]) -> dict
         answers = [each.numpy() for each in ([found] if isinstance(found, Tensor) else found)]
         return _with_doubt(dict(zip(names, answers, strict=True)))
 
-    def own(ready: Tensor) -> dict[str, NDArray[Any]]:
+    def compute_reference(ready: Tensor) -> dict[str, NDArray[Any]]:
         return _with_doubt(wanted(model, ready, bare))
 
     units = UNITS | {"doubt": np.full((), DOUBT)}
-    return agree(run, model, bare=bare, where="PyTorch's package", own=own, units=units)
+    return agree(
+        run, model, bare=bare, where="PyTorch's package", own=compute_reference, units=units
+    )
 
 
 def _with_doubt(found: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

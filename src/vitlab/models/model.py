@@ -126,7 +126,7 @@ class Model(nn.Module):
         """Compute the classifier's input: (B, channels, H, W) -> (B, features)."""
         return self.encode(images).mean(1)
 
-    def judged(self, images: Tensor | Packed) -> tuple[Tensor, Tensor | None]:
+    def judge(self, images: Tensor | Packed) -> tuple[Tensor, Tensor | None]:
         """Compute the classifier's input, and the inner features that `unlike` needs, in one pass.
 
         Returns:

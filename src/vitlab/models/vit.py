@@ -77,7 +77,7 @@ class VisionTransformer(Model):
     def features_with_inner(self, images: Tensor | Packed, layer: int) -> tuple[Tensor, Tensor]:
         """Compute the classifier's input, and `inner` of a layer, in one pass."""
         if isinstance(images, Packed):
-            return self._packed_inner(images, layer)
+            return self._compute_packed_inner(images, layer)
         tokens, inner = self.encode_with(images, layer, self._leading)
         return self.head.features(tokens), inner
 
@@ -85,7 +85,7 @@ class VisionTransformer(Model):
         """Compute the class token that leaves a layer, else the mean of the patches: (B, width)."""
         self.check_images(images)
         if isinstance(images, Packed):
-            return self._packed_inner(images, layer)[1]
+            return self._compute_packed_inner(images, layer)[1]
         tokens = self.leaving(images, [layer], norm=False)[layer]
         return self.inner_of(tokens)
 
@@ -124,9 +124,9 @@ class VisionTransformer(Model):
     ) -> tuple[Tensor, Tensor]:
         """Compute the same, and in the same pass `inner` of a layer, (B, width)."""
         tokens, positions = self.begin(images)
-        tokens = self._between(tokens, positions, 0, layer)
+        tokens = self._run_blocks(tokens, positions, 0, layer)
         inner = self.inner_of(tokens)
-        tokens = self._between(tokens, positions, layer, len(self.blocks), leading)
+        tokens = self._run_blocks(tokens, positions, layer, len(self.blocks), leading)
         tokens = tokens[:, :leading] if layer == len(self.blocks) else tokens
         return self.norm(tokens), inner
 
@@ -134,9 +134,9 @@ class VisionTransformer(Model):
         self, tokens: Tensor, positions: Sequence[Positions], leading: int | None = None
     ) -> Tensor:
         """Return what leaves the last norm of what `begin` or `embed` returned, as `encode`."""
-        return self.norm(self._between(tokens, positions, 0, len(self.blocks), leading))
+        return self.norm(self._run_blocks(tokens, positions, 0, len(self.blocks), leading))
 
-    def _between(
+    def _run_blocks(
         self,
         tokens: Tensor,
         positions: Sequence[Positions],
@@ -283,7 +283,7 @@ class VisionTransformer(Model):
         parts = parted(self.encode(images), images.runs, self.config.prefix)
         return before_sorting(torch.cat([self.head.features(part) for part in parts]), order)
 
-    def _packed_inner(self, images: Packed, layer: int) -> tuple[Tensor, Tensor]:
+    def _compute_packed_inner(self, images: Packed, layer: int) -> tuple[Tensor, Tensor]:
         """Compute the same, and `inner` of a layer."""
         images, order = images.by_size()
         prefix = self.config.prefix

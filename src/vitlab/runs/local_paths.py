@@ -93,12 +93,14 @@ class LocalPaths:
         What may be a name on the Hub stays one, unless the file says that it was a path.
         """
 
-        def opened(name: str, typed: str) -> str:
+        def open_place(name: str, typed: str) -> str:
             on_hub = is_hub_data(typed) if name in OF_DATA else is_hub_name(typed)
             found = [] if on_hub and name not in self.nearby else self.places(name)
             return found[0] if found else typed
 
-        return self._with(recipe, {name: opened(name, each) for name, each in self.typed.items()})
+        return self._with(
+            recipe, {name: open_place(name, each) for name, each in self.typed.items()}
+        )
 
     def as_recorded(self, recipe: Recipe) -> Recipe:
         """Return a recipe with paths as they are recorded, where they lead to the same place."""
@@ -107,14 +109,15 @@ class LocalPaths:
             recipe, {name: self.typed[name] for name in now if self.is_place(name, now[name])}
         )
 
-    def retyped(self, recipe: Recipe, now: Recipe) -> Recipe:
+    def retype(self, recipe: Recipe, now: Recipe) -> Recipe:
         """Return a recipe with the paths that another one names, as recorded where they can be."""
         named = {name: path for name, path in _paths_of(now).items() if path}
         return self.as_recorded(self._with(recipe, named))
 
-    def reached(self, recipe: Recipe) -> Recipe:
+    def reach(self, recipe: Recipe) -> Recipe:
         """Return a recipe whose paths lead somewhere, also where they were typed elsewhere."""
-        here, now = _paths_of(self.here(recipe)), _paths_of(recipe)
+        here = _paths_of(self.here(recipe))
+        now = _paths_of(recipe)
         lost = {
             name for name, path in now.items() if path == self.typed[name] and not is_there(path)
         }
@@ -129,7 +132,8 @@ class LocalPaths:
             recipe: with paths as they are typed now
             part: of the recipe, such as `data`
         """
-        now, choices = _paths_of(recipe), []
+        now = _paths_of(recipe)
+        choices = []
         for name in PARTS[part]:
             others = self.places(name) if self.is_place(name, now[name]) else []
             there = is_there(now[name]) or not others

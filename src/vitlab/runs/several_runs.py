@@ -73,7 +73,8 @@ def _best(path: Path, result: Any) -> RunFolder:
             "one of its runs"
         )
     about: dict[str, Any] = result if isinstance(result, dict) else {}
-    number, rows = about.get("best"), about.get("runs")
+    number = about.get("best")
+    rows = about.get("runs")
     best = None
     if isinstance(number, int) and isinstance(rows, list) and 0 <= number < len(rows):
         best = rows[number]

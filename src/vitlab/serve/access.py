@@ -125,7 +125,8 @@ def check_origin(headers: Headers) -> None:
     Raises:
         Refused: 403, it does.
     """
-    site, origin = headers.get("sec-fetch-site", ""), headers.get("origin", "")
+    site = headers.get("sec-fetch-site", "")
+    origin = headers.get("origin", "")
     own = headers.get("host", "").lower()
     foreign = origin and origin.lower().partition("://")[2] != own
     if site in ("cross-site", "same-site") or (foreign and not site):

@@ -45,7 +45,9 @@ class Faster:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self._ending, self._busy_from = engine, False, 0.0
+        self.engine = engine
+        self._ending = False
+        self._busy_from = 0.0
         self._tried: weakref.WeakSet[Served] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
 
@@ -74,7 +76,8 @@ class Faster:
 
     async def _in_thread(self, served: Served) -> None:
         """Look for a faster form in a thread, which nothing at the end has to wait for."""
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
 
         def run() -> None:
             try:
@@ -91,7 +94,8 @@ class Faster:
         """Time the engines for a model, and let the fastest compute it; not in the event loop."""
         name = served.card.name
         log("timing engines", model=name)
-        self._busy_from, began = time.monotonic() + BUSY, time.monotonic()
+        self._busy_from = time.monotonic() + BUSY
+        began = time.monotonic()
         precision = self.engine.precision
         assert precision != "int8"  # which has one form, and begins with it
         try:

@@ -98,8 +98,12 @@ class Service:
         watched: Watched | None = None,
         faster: Faster | None = None,
     ) -> None:
-        self.app, self.engine, self.drain, self.signal = app, engine, drain, 0
-        self.watched, self.faster = watched, faster
+        self.app = app
+        self.engine = engine
+        self.drain = drain
+        self.signal = 0
+        self.watched = watched
+        self.faster = faster
         self._asked = asyncio.Event()
         serving: Serving = app.state.serving
         http = shedding(serving.crowded, partial(engine.metrics.count, "shed", "", 1))

@@ -75,11 +75,13 @@ class Trunk:
         precision: ServePrecision = "fp32",
         head: Head | None = None,
     ) -> None:
-        self.base, self.device = base.to(device).eval().requires_grad_(False), device
+        self.base = base.to(device).eval().requires_grad_(False)
+        self.device = device
         self.head = head
         if isinstance(head, torch.nn.Module):
             head.to(device).requires_grad_(False)
-        self.plain, self.left = Form(self.base, fixed(precision)), deque[str]()
+        self.plain = Form(self.base, fixed(precision))
+        self.left = deque[str]()
 
     @cached_property
     def identity(self) -> DeltaBase:
@@ -134,11 +136,11 @@ class Trunk:
             assert form is self.plain
             assert not isinstance(images, Packed)  # which have a trunk of their own
             with autocast(self.device, form.precision):
-                return self._tasks.judged(images, tasks)
+                return self._tasks.judge(images, tasks)
         precision = form.precision if form is self.plain else "fp32"  # others cast by themselves
         with autocast(self.device, precision):
             whole = torch.stack(images) if isinstance(images, list) else images
-            features, inner = form.network.judged(whole)
+            features, inner = form.network.judge(whole)
             looked = [None] * len(features) if inner is None else inner
             return list(zip(features, form.network.scores(features), looked, strict=True))
 
@@ -169,7 +171,8 @@ def choose_form(
     Raises:
         OptionError: what is asked for cannot be.
     """
-    base, device = trunk.base, trunk.device
+    base = trunk.base
+    device = trunk.device
     if precision == "int8":
         if device.type != "cpu":
             raise OptionError("precision=int8 is for the CPU: choose --device cpu")
@@ -193,7 +196,8 @@ def fastest_form(trunk: Trunk, precision: Precision, clock: Clock) -> Form:
         precision: auto, fp32 or bf16
         clock: that times a pass: requests may be computed meanwhile
     """
-    base, device = trunk.base, trunk.device
+    base = trunk.base
+    device = trunk.device
     order = ranking(base, device, precision, BATCH, clock)
     shown = patterns(base, PROBES).to(device)
     return _form_of(trunk, first_that_agrees(base, device, order, precision, shown))

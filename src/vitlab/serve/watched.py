@@ -34,7 +34,8 @@ class Watched:
     """
 
     def __init__(self, folder: str | Path, engine: Engine) -> None:
-        self.folder, self.engine = Path(folder), engine
+        self.folder = Path(folder)
+        self.engine = engine
         self._before: dict[str, tuple[Path, Signature]] = {}
         self._tried: dict[str, Signature] = {}
         self._missed: dict[str, int] = {}  # of each model that is served: looks without it
@@ -87,7 +88,8 @@ class Watched:
             OSError: the folder or what is in it cannot be read.
         """
         found: dict[str, tuple[Path, Signature]] = {}
-        served, ignored = {path for path, _ in self._before.values()}, dict[Path, str]()
+        served = {path for path, _ in self._before.values()}
+        ignored = dict[Path, str]()
         paths = [path for path in self.folder.iterdir() if path.name[0] != "."]
         for path in sorted(paths, key=lambda path: (path not in served, path)):
             try:

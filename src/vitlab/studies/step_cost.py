@@ -72,7 +72,8 @@ class Examination:
         return found
 
     def _trained(self, cell: Cell, run: Run, trainer: CellTrainer) -> Trained:
-        opened, channels = trainer.opened, run.model.config.channels
+        opened = trainer.opened
+        channels = run.model.config.channels
         splits = opened.splits(cell.recipe.data, unlabeled=False)
         train, test = (opened.cached(each, channels) for each in (splits.train, splits.test))
         there = Data(data=self.downstream)
@@ -92,7 +93,8 @@ def final_loss(lines: list[dict[str, Any]]) -> float:
     Args:
         lines: of the journal, of the kind `train`; each has the mean since the one before
     """
-    last, steps = lines[-1]["step"], [0, *(line["step"] for line in lines)]
+    last = lines[-1]["step"]
+    steps = [0, *(line["step"] for line in lines)]
     spans = [end - start if end > 0.9 * last else 0 for start, end in pairwise(steps)]
     return sum(n * line["loss"] for n, line in zip(spans, lines, strict=True)) / sum(spans)
 
@@ -138,7 +140,8 @@ def step_work(
     Raises:
         UserError: as `vitlab.train`.
     """
-    host, whole = host or Host(), recipe.batch
+    host = host or Host()
+    whole = recipe.batch
     recipe = recipe.changed(steps=1, batch=min(whole, IMAGES), micro_batch=0)
     task = _task_of(recipe, host, opened)
     price = float(cost(task.config).macs)
@@ -164,7 +167,7 @@ def _task_of(recipe: Recipe, host: Host, opened: OpenedData | None) -> Task:
         return prepare(recipe, host, folder, resume=False, world=ALONE, opened=opened)
 
 
-def reckoned(recipe: Recipe, host: Host, opened: OpenedData) -> tuple[float, float]:
+def reckon_seconds(recipe: Recipe, host: Host, opened: OpenedData) -> tuple[float, float]:
     """Return the seconds of a training step and of a test, from a few steps of few images.
 
     Args:

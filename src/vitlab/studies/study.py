@@ -66,7 +66,7 @@ from vitlab.studies.design import ACCURACY, Arm, Study
 from vitlab.studies.grid import cells_of, chosen_arms, needs
 from vitlab.studies.papers import budget_seconds, check_free, study_named
 from vitlab.studies.results import rows_of, written
-from vitlab.studies.step_cost import Examination, StepWork, reckoned, step_work
+from vitlab.studies.step_cost import Examination, StepWork, reckon_seconds, step_work
 from vitlab.training.budget import REPORT
 from vitlab.training.forecast import SPAN
 from vitlab.units import counted, duration, si
@@ -147,7 +147,8 @@ def study(
     folder = CampaignFolder(out or folder_name(f"study-{name}", base.recipe.data.data))
     arms = chosen_arms(tuple(own.arms(base)), only)
     check_packages(arms)
-    tests, deviation = len(own.claims) or 1, seen_deviation(folder)
+    tests = len(own.claims) or 1
+    deviation = seen_deviation(folder)
     if see:
         seeds = seeds_to_see(see / 100, deviation, tests)
     how = replace(host or Host(), report="no", check_duplicates="no")
@@ -205,7 +206,9 @@ class StudyGrid:
 
     def run(self, folder: CampaignFolder) -> dict[str, Any]:
         """Plan and run the study; what is finished in its folder is not repeated."""
-        place, file, host = folder.path, folder.path / "plan.json", self.setup.host
+        place = folder.path
+        file = folder.path / "plan.json"
+        host = self.setup.host
         agreed(host, lambda: _give_way(folder, file))
         experiment = begin(
             "study", self.settings, self.base.recipe, place, place, self.setup, again=AGAIN
@@ -313,8 +316,10 @@ class StudyGrid:
             UserError: as `vitlab.train`.
         """
         missing = [arm.name for arm in self.arms if old is None or arm.name not in old.costs]
-        arms, began = chosen_arms(self.arms, missing, steps=True), time.monotonic()
-        plain, trainer = [replace(arm, rates=(), rate_of="") for arm in arms], self._trainer
+        arms = chosen_arms(self.arms, missing, steps=True)
+        began = time.monotonic()
+        plain = [replace(arm, rates=(), rate_of="") for arm in arms]
+        trainer = self._trainer
         works = self._works(plain, trainer.opened)
         known = next((cost for cost in old.costs.values() if cost.step), None) if old else None
         first = next((arm for arm in plain if arm.row and not needs(arm)), plain[0])
@@ -322,7 +327,7 @@ class StudyGrid:
         if known is None and untimed:
             known = RunCost(0.0, 0.0, own.steps, own.macs)
         elif known is None:
-            known = self._timed(first, own, place, trainer)
+            known = self._time_row(first, own, place, trainer)
         costs = {
             name: known.of_work(work.macs, work.steps, work.tested / own.tested)
             for name, work in works.items()
@@ -342,7 +347,8 @@ class StudyGrid:
 
     def _works(self, arms: Sequence[Arm], opened: OpenedData) -> dict[str, StepWork]:
         """Return the work of each arm, by its name."""
-        host, works = self.setup.host, dict[str, StepWork]()
+        host = self.setup.host
+        works = dict[str, StepWork]()
         needed = {name for arm in arms for name in needs(arm)}
         slow = named_if_slow(f"counting the operations of {counted(len(arms), 'row')}")
         with slow, vanishing_folder("vitlab-cost-") as there:
@@ -353,9 +359,9 @@ class StudyGrid:
                 works[cell.kind] = replace(work, steps=whole)
         return works
 
-    def _timed(self, arm: Arm, work: StepWork, place: Path, trainer: CellTrainer) -> RunCost:
+    def _time_row(self, arm: Arm, work: StepWork, place: Path, trainer: CellTrainer) -> RunCost:
         """Return the cost of a row: of a short run, or of few images where that would be long."""
-        step, test = reckoned(arm.recipe, self.setup.host, trainer.opened)
+        step, test = reckon_seconds(arm.recipe, self.setup.host, trainer.opened)
         if (STEPS + WARM) * step + test < SPAN:
             (cell,) = cells_of([arm], self.seeds[:1], place)
             copies = [replace(cell, name=f"{cell.name}-{n}") for n in range(self.setup.jobs)]

@@ -43,7 +43,8 @@ class Pacer:
     def __init__(
         self, budget: float, spent: float, began: float | None = None, tested: float = 1.0
     ) -> None:
-        self.budget, self.tested = budget, tested
+        self.budget = budget
+        self.tested = tested
         self.start = (time.monotonic() if began is None else began) - spent
         self.evaluation = self.aside = self.step = self.ahead = 0.0
         self.head_alone = False
@@ -97,11 +98,15 @@ class Pacer:
             return done
         now = time.monotonic()
         if self.mark is None:
-            self.mark, self.aside = (done, now), 0.0
-        steps, since = done - self.mark[0], now - self.mark[1] - self.aside
+            self.mark = (done, now)
+            self.aside = 0.0
+        steps = done - self.mark[0]
+        since = now - self.mark[1] - self.aside
         if steps < max(1, total // CHECKS):
             return total
-        self.mark, self.aside, recent = (done, now), 0.0, since / steps
+        self.mark = (done, now)
+        self.aside = 0.0
+        recent = since / steps
         self.step = (self.step + recent) / 2 if self.step else recent  # one delay is not a trend
         if self.takes(total - done, every) <= self.left + TOLERANCE * self.budget:
             return total
@@ -123,13 +128,15 @@ def seconds_per_image(
         batch_of: loads a batch of so many images
         span: seconds to measure for
     """
-    size, whole = FIRST, trainer.recipe.batch
+    size = FIRST
+    whole = trainer.recipe.batch
     before = seconds_of_step(trainer, state, batch_of(min(size, whole)))  # warms up
     begin = time.monotonic()
     while True:
         start = time.monotonic()
         batch = batch_of(min(size, whole))
-        count, load = len(batch), time.monotonic() - start
+        count = len(batch)
+        load = time.monotonic() - start
         if not count:
             return 0.0, 0.0, 0
         taken = seconds_of_step(trainer, state, batch)
@@ -164,7 +171,8 @@ def seconds_per_step(
         Interrupted: a stop was asked for.
     """
     seconds_of_step(trainer, state, batch)
-    start, count = time.monotonic(), 0
+    start = time.monotonic()
+    count = 0
     while not count or time.monotonic() - start < span:
         stop.check()
         seconds_of_step(trainer, state, next(batches, batch))
@@ -216,7 +224,8 @@ class Outlook:
         Args:
             step: number of steps taken before
         """
-        self.first, self.begin = step, time.monotonic()
+        self.first = step
+        self.begin = time.monotonic()
         self.warm = self.told = False
 
     def seconds_per_step(self, step: int) -> float:
@@ -231,7 +240,8 @@ class Outlook:
         if not self.warm:
             self.warm = True
             if now - self.begin < LONG:
-                self.first, self.begin = step, now
+                self.first = step
+                self.begin = now
         if self.told or step == self.first or now - self.begin < SOON:
             return 0.0
         self.told = True

@@ -85,7 +85,8 @@ def first_state(task: Task, device: torch.device, world: World) -> RunState:
         if world.size > 1:
             synchronize(own)
         own.start(model)
-    optimizer, answers = optimizers.build(model, recipe.optimizer, own), recipe.pretext.annotated
+    optimizer = optimizers.build(model, recipe.optimizer, own)
+    answers = recipe.pretext.annotated
     state = RunState(model, average, optimizer, task=own, answers=answers)
     if own is not None and answers and recipe.average.ema:
         state.head_average = WeightAverage(own, recipe.average.ema, recipe.average.ema_warmup)
@@ -94,7 +95,9 @@ def first_state(task: Task, device: torch.device, world: World) -> RunState:
 
 def _beside(task: Task, device: torch.device, generator: torch.Generator) -> OwningObjective | None:
     """Return what learns beside a new model, with its first weights; None for labels alone."""
-    recipe, config, guide = task.recipe, task.config, task.guide
+    recipe = task.recipe
+    config = task.config
+    guide = task.guide
     if guide is not None:
         guide.to(device).eval().requires_grad_(False)
     own: OwningObjective
@@ -137,8 +140,10 @@ def signed(model: Model, task: Task) -> None:
 
 def provenance(task: Task) -> dict[str, Any]:
     """Return what a saved model says about its training, and the weights that it started from."""
-    recipe, splits = task.recipe, task.splits
-    options, unlabeled = recipe.data, recipe.pretext.unlabeled
+    recipe = task.recipe
+    splits = task.splits
+    options = recipe.data
+    unlabeled = recipe.pretext.unlabeled
     about: dict[str, Any] = {
         "fold": options.fold,
         "train_images": options.train_images and len(splits.train),
@@ -155,7 +160,8 @@ def provenance(task: Task) -> dict[str, Any]:
         "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
     }
     if task.base is not None:
-        theirs, start = task.base.provenance, recipe.start
+        theirs = task.base.provenance
+        start = recipe.start
         about |= {
             "base": start.weights or task.base.config.name,
             "base_fingerprint": task.base_fingerprint,
@@ -172,7 +178,8 @@ def provenance(task: Task) -> dict[str, Any]:
 
 def has_head_to_fit(task: Task) -> bool:
     """Return whether `fitted_start` will fit a head."""
-    base, recipe = task.base, task.recipe
+    base = task.base
+    recipe = task.recipe
     if base is None or recipe.start.head_start != "probe" or task.started:
         return False
     if recipe.pretext.task == "regress":
@@ -193,7 +200,9 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
         world: the processes, which compute features together
         device: where
     """
-    base, splits, config = task.base, task.splits, task.config
+    base = task.base
+    splits = task.splits
+    config = task.config
     if base is None or task.recipe.start.head_start != "probe":
         return task
     if task.recipe.pretext.task == "regress":
@@ -243,7 +252,9 @@ def _features(
     task: Task, model: Model, vectors: Vectors, world: World, device: torch.device
 ) -> tuple[Source, ImageFeatures, list[FeatureChoice]]:
     """Return the images that a head is fitted to, their features, and that these are chosen."""
-    splits, most = task.splits, max(MOST, task.config.classes)  # each class has an image
+    # each class has an image
+    splits = task.splits
+    most = max(MOST, task.config.classes)
     source = splits.train if len(splits.train) <= most else with_train_images(splits, most).train
     # as the steps compute them, in the packed form: where it is timed, processes may differ
     numbers = task.recipe.pretext.task == "regress"

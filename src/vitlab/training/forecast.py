@@ -51,7 +51,7 @@ def foresee(task: Task, pacer: Pacer, world: World, device: torch.device) -> Non
     """
     head = reckon(task, pacer, world, device)
     if pacer.step:
-        held_out = _held_out(task)
+        held_out = _count_held_out(task)
         _say_plan(pacer, task.recipe, len(task.splits.train), held_out, head)
 
 
@@ -73,13 +73,16 @@ def reckon(task: Task, pacer: Pacer, world: World, device: torch.device) -> floa
     Raises:
         DivergedError: the loss or gradient of the untrained model is not finite.
     """
-    recipe, splits, config = task.recipe, task.splits, task.config
+    recipe = task.recipe
+    splits = task.splits
+    config = task.config
     say("timing a few small steps …")
     state = first_state(task, device, world)
     objective = state.task or task.objective
     trainer = Trainer(state.model, recipe, world, False, objective, task.hooks.transform)
     trainer.micro_batch = trainer.micro_batch or min(recipe.batch, AT_ONCE)
-    source, upload = splits.train, Upload(device)
+    source = splits.train
+    upload = Upload(device)
 
     def batch_of(size: int) -> Batch:
         few = replace(recipe, batch=size)
@@ -93,10 +96,12 @@ def reckon(task: Task, pacer: Pacer, world: World, device: torch.device) -> floa
     load /= max(1, min(choose_workers(source, task.host.workers), cores()))
     small = cached(Subset(source, np.arange(PEEK)), config.channels).in_memory
     again = 0.0 if small else load  # small images are decoded once
-    unlabeled, measured = recipe.pretext.unlabeled, _held_out(task)
+    unlabeled = recipe.pretext.unlabeled
+    measured = _count_held_out(task)
     # without labels the loss is measured beside the features
     each = again + forward + (EVALUATED * learn + again) * unlabeled
-    pacer.step, pacer.evaluation = recipe.batch * (again + learn), measured * each
+    pacer.step = recipe.batch * (again + learn)
+    pacer.evaluation = measured * each
     pacer.tested = 1.0 if unlabeled else len(splits.test) / measured
     images = sum(map(len, splits.parts.values()))
     check = load * images
@@ -110,9 +115,10 @@ def reckon(task: Task, pacer: Pacer, world: World, device: torch.device) -> floa
     return alone
 
 
-def _held_out(task: Task) -> int:
+def _count_held_out(task: Task) -> int:
     """Return how many images an evaluation has."""
-    splits, how = task.splits, task.recipe.pretext
+    splits = task.splits
+    how = task.recipe.pretext
     count = len((how.labeled and splits.validation) or splits.test)
     return min(count, MEASURED) if how.unlabeled else count
 
@@ -143,7 +149,8 @@ def _say_plan(pacer: Pacer, recipe: Recipe, images: int, held_out: int, head: fl
     Raises:
         OptionError: there is time for nothing useful.
     """
-    decisions, limit = Decisions(), duration(pacer.budget)
+    decisions = Decisions()
+    limit = duration(pacer.budget)
     for _ in range(2):  # a shorter run may be evaluated more often
         every = plan_for(recipe, decisions, images, 0, held_out).evaluate_every
         steps = pacer.fits(every)

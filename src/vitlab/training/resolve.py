@@ -52,7 +52,7 @@ from vitlab.runs.versions import processor
 from vitlab.training import tracking
 from vitlab.training.from_weights import check_guide, config_from, guide_of, guiding, starting_model
 from vitlab.training.own_code import NONE, Hooks
-from vitlab.training.resume import check_same, found_again
+from vitlab.training.resume import check_same, find_again
 from vitlab.weights.assembly import empty
 from vitlab.weights.identity import fingerprint as fingerprint_of
 from vitlab.weights.segmenter import DenseClasses, read_layer
@@ -171,15 +171,15 @@ def prepare(
     started = world.first and folder.may_be_used(resume)
     before = folder.recipe if started else None
     check_names(recipe, folder)
-    recipe, layer, splits, mark = _learned_from(recipe, folder, resume, world, data, opened)
+    recipe, layer, splits, mark = _open_learning(recipe, folder, resume, world, data, opened)
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
     if recipe.pretext.task == "regress":
         splits = standardized(splits)
     recipe, told = fitted(recipe, len(splits.train), before, host.device)
     check_world(recipe, host, world)
     with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
-        recipe, base, origin = found_again(
-            folder, recipe, "start", lambda each: marked(starting_model(each, start)),
+        recipe, base, origin = find_again(
+            folder, recipe, "start", lambda each: with_fingerprint(starting_model(each, start)),
             resume and start is None,
         )  # fmt: skip
         guide = guide_of(recipe, folder, resume)
@@ -190,7 +190,7 @@ def prepare(
     splits = replace(splits, notes=[*splits.notes, *remarks])
     begins = recipe.start if start is None else replace(recipe.start, weights=start.source)
     recipe = replace(recipe, model=part_of(config, recipe.model.model), start=begins)
-    guided_by = marked(guide)[1]
+    guided_by = with_fingerprint(guide)[1]
     if started:
         recipe = folder.paths.as_recorded(recipe)
         if not change:
@@ -214,7 +214,7 @@ def prepare(
     return Task(*known, *weights, opened, told, layer=layer)
 
 
-def _learned_from(
+def _open_learning(
     recipe: Recipe,
     folder: RunFolder,
     resume: bool,
@@ -224,20 +224,20 @@ def _learned_from(
 ) -> tuple[Recipe, tuple[DenseClasses, dict[str, Tensor]] | None, Splits, str]:
     """Return a recipe that leads to its data, a segmenter's layer, the images and their mark."""
     if resume and folder.started:
-        recipe = folder.paths.reached(recipe)
+        recipe = folder.paths.reach(recipe)
     layer = None
     if recipe.pretext.task == "segment":
         layer = read_layer(recipe.start.weights or "task=segment without --from")
     like = layer[0] if layer else None
     with named_if_slow(f"reading {recipe.data.data}", world.first):
-        recipe, splits, mark = found_again(
+        recipe, splits, mark = find_again(
             folder, recipe, "data", lambda each: opened_splits(each, data, opened, like),
             resume and data is None,
         )  # fmt: skip
     return recipe, layer, splits, mark
 
 
-def marked(model: Started) -> tuple[Started, str]:
+def with_fingerprint(model: Started) -> tuple[Started, str]:
     """Return a model, if there is one, and its fingerprint."""
     return model, "" if model is None else fingerprint_of(model)
 

@@ -67,7 +67,7 @@ def placed(out: str | Path | None, name: Path, *, resume: bool, world: World) ->
     return Path(world.broadcast(chosen))
 
 
-def found_again(
+def find_again(
     folder: RunFolder,
     recipe: Recipe,
     part: str,
@@ -91,7 +91,8 @@ def found_again(
     if not resume or not folder.started:
         return recipe, *read(recipe)
     wanted = folder.fingerprint if part == "data" else folder.base
-    name, option = PARTS[part][0], "DATA (data=)" if part == "data" else "--from (weights=)"
+    name = PARTS[part][0]
+    option = "DATA (data=)" if part == "data" else "--from (weights=)"
     then = getattr(getattr(recipe, part), name)
     try:
         here, content, mark = first_that_agrees(
@@ -113,7 +114,8 @@ def found_again(
 
 def differences(folder: RunFolder, recipe: Recipe) -> list[tuple[str, str, Any, Any]]:
     """Return table, option, value in the run and value now of each option that differs."""
-    old, new = folder.recipe.as_tables(), recipe.as_tables()
+    old = folder.recipe.as_tables()
+    new = recipe.as_tables()
     return [
         (part, key, old[part].get(key), new[part].get(key))
         for part in old
@@ -144,7 +146,8 @@ def check_same(
         RunError: an option has another value than in the run; the data or the weights that the run
             started from have changed.
     """
-    place, other = folder.path, "choose another --out"
+    place = folder.path
+    other = "choose another --out"
     known = {"data": folder.fingerprint == mark, "start": folder.base == origin}
     known |= dict.fromkeys(("pretext", "distill"), folder.guided_by == guide)
     for part, key, before, now in differences(folder, recipe):

@@ -120,7 +120,7 @@ def train(
         if before := finished(folder, world.broadcast(folder.result()), world):
             return before
         with world.agreed(), stop.at_once():
-            pacer = _foreseen(task, world, device, began)
+            pacer = _foresee(task, world, device, began)
         with world.agreed(), stop.at_once():
             found = _leaks(task) if world.first else None
         leaks = world.broadcast(found)
@@ -150,7 +150,7 @@ def train(
         return done
 
 
-def _foreseen(task: Task, world: World, device: torch.device, began: float) -> Pacer:
+def _foresee(task: Task, world: World, device: torch.device, began: float) -> Pacer:
     """Try the user's functions; return the clock of a budget that has room for what is useful."""
     task.hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
     pacer = Pacer(seconds(task.recipe.budget), 0.0, began)

@@ -207,7 +207,7 @@ def known_run(folder: RunFolder, mark: str, origin: str, recipe: Recipe) -> Run:
     Raises:
         RunError: it was started with others.
     """
-    check_same(folder, folder.paths.retyped(folder.recipe, recipe), mark, origin)
+    check_same(folder, folder.paths.retype(folder.recipe, recipe), mark, origin)
     done = finished(folder, folder.result())
     assert done is not None
     return done

@@ -43,8 +43,8 @@ from vitlab.training.first_state import first_state
 from vitlab.training.from_weights import made_from
 from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
-from vitlab.training.resolve import Task, learning_from, marked, opened_splits, prepare
-from vitlab.training.resume import check_same, found_again, placed
+from vitlab.training.resolve import Task, learning_from, with_fingerprint, opened_splits, prepare
+from vitlab.training.resume import check_same, find_again, placed
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
 from vitlab.transfer.head_runs import NAMES, headed, known_run, regress_by, segment_by
@@ -169,10 +169,14 @@ def probe_by(
                 return regress_by(recipe, searched, folder, data, start, host, command, cache)
         with stop.at_once():
             if folder.started:
-                recipe, _, origin = found_again(
-                    folder, recipe, "start", lambda each: marked(headed(each, start)), start is None
+                recipe, _, origin = find_again(
+                    folder,
+                    recipe,
+                    "start",
+                    lambda each: with_fingerprint(headed(each, start)),
+                    start is None,
                 )
-                recipe, _, mark = found_again(
+                recipe, _, mark = find_again(
                     folder, recipe, "data",
                     lambda each: opened_splits(each, images, OpenedData(), None), images is None,
                 )  # fmt: skip

@@ -169,10 +169,10 @@ class MultiTask:
         self, images: Tensor | Sequence[Tensor], tasks: Sequence[str]
     ) -> list[tuple[Tensor, Tensor]]:
         """Compute features and scores, in a pass for each body."""
-        return [(features, scores) for features, scores, _ in self.judged(images, tasks)]
+        return [(features, scores) for features, scores, _ in self.judge(images, tasks)]
 
     @torch.inference_mode()
-    def judged(
+    def judge(
         self, images: Tensor | Sequence[Tensor], tasks: Sequence[str]
     ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
         """Compute the same, and the inner features that the `unlike` of a task's delta needs."""

@@ -29,7 +29,7 @@ from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import PREFIX, Unlike
 from vitlab.progress import public, say
-from vitlab.recorded_paths import handed_out, last_name, run_of, seen_by_others
+from vitlab.recorded_paths import last_name, run_of, seen_by_others, strip_places
 from vitlab.values import conform
 from vitlab.weights.assembly import StateDict, empty, fits, whole_state
 from vitlab.weights.formats.entries import same
@@ -87,7 +87,8 @@ class Delta:
             WeightsError: the provenance is too long.
         """
         file = Path(file)
-        source, nearby = self.base.source, None
+        source = self.base.source
+        nearby = None
         if source is not None:
             nearby = seen_by_others(file.parent, source)
             if last_name(source) != source and nearby is None and run_of(str(file)) is None:
@@ -101,7 +102,7 @@ class Delta:
             tensors = tensors | {SEEN: torch.from_numpy(self.seen.view(np.int64).copy())}
         content = description(self.config) | {
             "base": asdict(replace(self.base, source=source and last_name(source), nearby=nearby)),
-            "provenance": handed_out(self.provenance),
+            "provenance": strip_places(self.provenance),
             "tensors": checksums(tensors),
         }
         name = content.pop("name")

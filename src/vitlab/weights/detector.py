@@ -146,14 +146,14 @@ class Detector(nn.Module):
 
         Boxes are left, top, right, bottom in shares of the image's sides.
         """
-        return self.concluded(images, *self.evidence(images))
+        return self.conclude(images, *self.evidence(images))
 
     def evidence(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores and boxes of the last block, as the head has them."""
         found: tuple[Tensor, Tensor] = self.head(self.model, images)[-1]
         return found
 
-    def concluded(self, images: Tensor, scores: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
+    def conclude(self, images: Tensor, scores: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the probabilities and boxes that `evidence` stands for."""
         return scores.softmax(-1)[..., :-1], corners(boxes).clamp(0, 1)
 

@@ -14,7 +14,7 @@ from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow, public
-from vitlab.recorded_paths import handed_out
+from vitlab.recorded_paths import strip_places
 from vitlab.weights.assembly import unwrapped
 from vitlab.weights.formats.records import rules
 from vitlab.weights.hub import CARD, check_hub, is_hub_name, refused, repository
@@ -109,7 +109,7 @@ def card(model: Model, name: str) -> str:
             base_commit, tune, license, source_license, metrics
         name: `user/name`, for the usage snippet
     """
-    about = handed_out(model.provenance)
+    about = strip_places(model.provenance)
     classifies = _classifies(model)
     found = _measured(about)
     results = [(each.word, f"{value:.4f}") for each, value in found]
@@ -150,7 +150,7 @@ def _front(model: Model, name: str, classifies: bool) -> str:
     """The metadata, written by the Hub's own library so that every value is escaped."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    about = handed_out(model.provenance)
+    about = strip_places(model.provenance)
     config = model.config
     license = about.get("license")
     data = str(about.get("data"))

@@ -102,14 +102,14 @@ class Estimating(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Estimate the numbers of images."""
-        return self.concluded(images, *self.evidence(images))
+        return self.conclude(images, *self.evidence(images))
 
     def evidence(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return features, and the outputs of the linear layer: (B, features), (B, outputs)."""
         features = self.model.features(images).flatten(1)
         return features, features @ self.weight.T + self.bias
 
-    def concluded(self, images: Tensor, features: Tensor, outputs: Tensor) -> tuple[Tensor, ...]:
+    def conclude(self, images: Tensor, features: Tensor, outputs: Tensor) -> tuple[Tensor, ...]:
         """Return the numbers that `evidence` stands for."""
         return _in_units(outputs, self.about, self.scale)
 

@@ -22,10 +22,10 @@ from vitlab.progress import public
 from vitlab.recorded_paths import (
     base_of_run,
     first_that_agrees,
-    handed_out,
     last_name,
     places,
     run_of,
+    strip_places,
 )
 from vitlab.weights.adapters import adapter_of
 from vitlab.weights.assembly import StateDict, unwrapped, whole_state
@@ -86,11 +86,11 @@ def save(
     """
     model = unwrapped(model)
     folder = Path(folder)
-    before = _tuned_from(model, base) if to == PEFT else None
+    before = _find_base(model, base) if to == PEFT else None
     chosen = format_named(_library(before.source) if before else to)
     check_replaced(folder)
     state = whole_state(model)
-    writing = chosen.writes(model.config, handed_out(model.provenance))
+    writing = chosen.writes(model.config, strip_places(model.provenance))
     if writing.stored is not None and writing.stored != model.config:
         model = model.remade(writing.stored, state)
         state = model.state_dict()
@@ -99,7 +99,8 @@ def save(
         if before:
             family = FAMILIES.get(files[CONFIG].get("model_type", ""))
             spellings = family.spellings if family else {}
-            head, old = model.head_names[0], before.state_dict()
+            head = model.head_names[0]
+            old = before.state_dict()
             tensors, about = adapter_of(writing.entries, state, old, head, spellings)
             save_file(tensors, draft / ADAPTER_TENSORS, metadata={"format": "pt"})
             files |= {ADAPTER: about | {"base_model_name_or_path": last_name(before.source)}}
@@ -134,15 +135,18 @@ def check_replaced(folder: Path) -> None:
         raise WeightsError(f"{folder} exists and contains {what}: choose a new or empty folder")
 
 
-def _tuned_from(model: Model, given: str | Path) -> Model:
+def _find_base(model: Model, given: str | Path) -> Model:
     """The base of an adapter: what the user gives, or that of the model's run, wherever it is.
 
     Raises:
         WeightsError: it is not known or not there, it is another model, or has the same layers.
     """
-    about, run = model.provenance, run_of(model.source) if model.source else None
-    typed, name = str(about.get("base", "")), run or model.source or "the model"
-    wanted, revision = about.get("base_fingerprint"), about.get("base_commit")
+    about = model.provenance
+    run = run_of(model.source) if model.source else None
+    typed = str(about.get("base", ""))
+    name = run or model.source or "the model"
+    wanted = about.get("base_fingerprint")
+    revision = about.get("base_commit")
     found: list[Any] = [given] if given else []
     if not given and run is not None:
         typed, found = base_of_run(run)
@@ -173,7 +177,9 @@ def _tuned_from(model: Model, given: str | Path) -> Model:
 
 def _check_tuned(model: Model, base: Model, name: object) -> None:
     """Refuse a model that has all layers of its base, so that an adapter would have nothing."""
-    mine, theirs, head = whole_state(model), whole_state(base), model.head_names[0]
+    mine = whole_state(model)
+    theirs = whole_state(base)
+    head = model.head_names[0]
     if all(
         key in theirs and torch.equal(each.cpu(), theirs[key])
         for key, each in mine.items()
@@ -277,7 +283,7 @@ def save_provenance(model: Model, folder: Path) -> None:
     Raises:
         DiskError: the folder cannot be written to; what was in it is intact.
     """
-    content = beside(folder)["config"] | {"provenance": handed_out(model.provenance)}
+    content = beside(folder)["config"] | {"provenance": strip_places(model.provenance)}
     write_text(folder / CONFIG, _as_text(sealed(content)))
 
 

@@ -200,13 +200,13 @@ class Segmenter(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute class scores of every pixel."""
-        return self.concluded(images, *self.evidence(images))
+        return self.conclude(images, *self.evidence(images))
 
     def evidence(self, images: Tensor) -> tuple[Tensor, ...]:
         """Return the features of patches; or the queries' scores and masks in logits."""
         return self.head.evidence(self.model, images)
 
-    def concluded(self, images: Tensor, *evidence: Tensor) -> Tensor:
+    def conclude(self, images: Tensor, *evidence: Tensor) -> Tensor:
         """Return the class scores of every pixel that `evidence` stands for."""
         scores = self.head.conclude(*evidence)
         return F.interpolate(scores, images.shape[2:], mode="bilinear", align_corners=False)

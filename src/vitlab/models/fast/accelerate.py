@@ -259,7 +259,7 @@ def pass_seconds(form: Model, images: Tensor) -> float:
 @torch.inference_mode()
 def answers(model: Model, images: Tensor) -> tuple[Tensor, ...]:
     """Return features, all tokens (B, …), probabilities (B, …) and distances (B,), in fp32."""
-    features, inner = model.judged(images)
+    features, inner = model.judge(images)
     far = features.new_zeros(len(images))
     if inner is not None and model.unlike is not None:
         far = model.unlike.distances(devices.exact(inner))

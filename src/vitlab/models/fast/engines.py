@@ -214,11 +214,13 @@ class Graphs:
         """Return the graph of all tokens, or of the leading ones; None if it is none or wrong."""
         key = leading, inner
         if key not in self.built:
-            images, tokens = patterns(self.form, 2), Tokens(self.exact, leading, inner)
+            images = patterns(self.form, 2)
+            tokens = Tokens(self.exact, leading, inner)
             self.built[key] = None
             with quiet(), torch.inference_mode(), suppress(Exception):  # of any kind
                 run = BUILDERS[self.engine](tokens, images, self.dtype)
-                found, exact = run(images), tokens(images)
+                found = run(images)
+                exact = tokens(images)
                 parts = (slice(None),) if inner is None else (slice(-1), slice(-1, None))
                 if all(near(found[:, each], exact[:, each], self.dtype) for each in parts):
                     self.built[key] = run
@@ -232,7 +234,9 @@ class Tokens(nn.Module):
         self, model: VisionTransformer, leading: int | None, inner: int | None = None
     ) -> None:
         super().__init__()
-        self.model, self.leading, self.inner = model, leading, inner
+        self.model = model
+        self.leading = leading
+        self.inner = inner
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (B, C, H, W) to (B, N, D)."""
@@ -344,7 +348,8 @@ def quiet() -> Iterator[None]:
 
 def near(got: Tensor, exact: Tensor, dtype: torch.dtype) -> bool:
     """Return whether each image's values (B, …) are within the limit of a precision."""
-    limit, exact = (FP32 if dtype is torch.float32 else BF16), exact.flatten(1)
+    limit = FP32 if dtype is torch.float32 else BF16
+    exact = exact.flatten(1)
     away = (got.flatten(1) - exact).norm(dim=1) / exact.norm(dim=1).clamp(min=1e-12)
     return bool((away <= limit).all())  # NaN is not
 

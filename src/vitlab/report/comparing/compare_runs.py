@@ -80,10 +80,10 @@ def compare(
         "seeds": seeds_of(compared.entries),
         "notes": compared.notes,
     }
-    return result | _written(compared, file, drawing, command)
+    return result | _write_files(compared, file, drawing, command)
 
 
-def _written(
+def _write_files(
     compared: Compared, file: Path | None, drawing: Path | None, command: str
 ) -> dict[str, str]:
     """Write drawing and page, those that are asked for; return where they are.

@@ -70,7 +70,7 @@ def write_comparison(file: Path, compared: Compared, command: str = "") -> Path:
         DiskError: the file cannot be written.
     """
     entries, two = compared.entries, len(compared.pairs) == 1
-    several = compared.several
+    several = compared.has_several
     figures, tests = ("Each run", "Pairs of runs") if several else ("Figures", "Paired tests")
     sections = [
         Section("recipes", "Recipes", recipe_blocks(compared), folded=False),
@@ -284,7 +284,7 @@ def _recipes(compared: Compared) -> list[Block]:
     Of recipes with several runs these are those of their first runs, without seed and fold.
     """
     entries, titles = compared.entries, [each.name for each in compared.entries]
-    if len(compared.recipes) > 1 and compared.several:
+    if len(compared.recipes) > 1 and compared.has_several:
         entries = [each.first for each in compared.recipes]
         titles = [each.name for each in compared.recipes]
     known = [options_in(each.recipe) for each in entries if each.recipe]

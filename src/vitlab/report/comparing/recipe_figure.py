@@ -50,7 +50,7 @@ def recipe_figure(recipes: Sequence[ComparedRecipe]) -> Markup | None:
         if metric.name in each.mean
     ]
     with mpl.rc_context(STYLE):
-        return svg(_drawn(recipes, metric), "recipes", f"{metric.title}: {'; '.join(texts)}.")
+        return svg(_draw(recipes, metric), "recipes", f"{metric.title}: {'; '.join(texts)}.")
 
 
 def write_figure(file: Path, recipes: Sequence[ComparedRecipe]) -> Path:
@@ -60,11 +60,12 @@ def write_figure(file: Path, recipes: Sequence[ComparedRecipe]) -> Path:
         OptionError: there is nothing to draw.
         DiskError: the file cannot be written.
     """
-    kind, metric = file.suffix.lower()[1:], main_figure_of(recipes)
+    kind = file.suffix.lower()[1:]
+    metric = main_figure_of(recipes)
     if metric is None:
         raise OptionError("no run has a figure to draw: leave figure out")
     with mpl.rc_context(STYLE | {"font.family": [*families()]}):
-        figure = _drawn(recipes, metric)
+        figure = _draw(recipes, metric)
         if kind == "svg":
             write_text(
                 file, standalone(svg(figure, "recipes", f"{metric.title} of recipes.")) + "\n"
@@ -75,7 +76,7 @@ def write_figure(file: Path, recipes: Sequence[ComparedRecipe]) -> Path:
     return file
 
 
-def _drawn(recipes: Sequence[ComparedRecipe], metric: Metric) -> Figure:
+def _draw(recipes: Sequence[ComparedRecipe], metric: Metric) -> Figure:
     """Draw dots rather than bars: an axis that does not start at 0 would make bars lie."""
     shown = [each for each in recipes if metric.name in each.mean]
     names = [fill(each.name, LETTERS) for each in shown]
@@ -83,7 +84,8 @@ def _drawn(recipes: Sequence[ComparedRecipe], metric: Metric) -> Figure:
     figure = new_figure(WIDTH, 75 + 17 * lines)
     axes = figure.subplots()
     for place, each in enumerate(shown):
-        mean, reach = each.mean[metric.name], each.std.get(metric.name)
+        mean = each.mean[metric.name]
+        reach = each.std.get(metric.name)
         axes.errorbar(mean, place, xerr=reach, fmt="o", color=BLUE, ms=8, capsize=5, lw=1.8)
         own = each.figures[metric.name]
         if len(own) > 1:

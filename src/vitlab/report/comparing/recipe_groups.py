@@ -100,7 +100,8 @@ def recipes_of(entries: Sequence[ComparedRun]) -> list[ComparedRecipe]:
 
 
 def _recipe(entries: Sequence[ComparedRun]) -> ComparedRecipe:
-    runs, again = dict[tuple[Unit, tuple[Unit, ...]], ComparedRun](), list[ComparedRun]()
+    runs = dict[tuple[Unit, tuple[Unit, ...]], ComparedRun]()
+    again = list[ComparedRun]()
     for each in entries:
         if each.facts.figures:
             own = unit_of(each), _numbers_before(each)
@@ -152,7 +153,9 @@ def _groups(
 
 def _identity(folder: RunFolder, recipe: Recipe, numbering: Iterable[str]) -> str:
     """Return a text that is the same for runs of one recipe and the same images."""
-    origins, parts, numbering = _origins(folder, recipe), list[Any](), set(numbering)
+    origins = _origins(folder, recipe)
+    parts = list[Any]()
+    numbering = set(numbering)
     for number, (run, learned) in enumerate([(folder, recipe), *origins]):
         options = options_in(learned) | dict.fromkeys((*numbering, *PLACES))
         options["--data"] = Path(str(options["--data"])).name  # the fingerprint says which
@@ -175,12 +178,14 @@ def _whole_place(data: str) -> str:
 
 def _origins(folder: RunFolder, recipe: Recipe) -> list[tuple[RunFolder, Recipe]]:
     """Return the run that another one starts from, then that before it, as far as at hand."""
-    found, known = list[tuple[RunFolder, Recipe]](), {folder.path.resolve()}
+    found = list[tuple[RunFolder, Recipe]]()
+    known = {folder.path.resolve()}
     while (weights := recipe.start.weights) and (before := _run_at(weights, folder)):
         if before.path.resolve() in known:
             break
         known.add(before.path.resolve())
-        folder, recipe = before, before.recipe
+        folder = before
+        recipe = before.recipe
         found.append((folder, recipe))
     return found
 

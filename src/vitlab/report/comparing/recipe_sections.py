@@ -18,7 +18,8 @@ MEANS = "mean and sample standard deviation over runs that differ in their seed 
 
 def lead_of_recipes(compared: Compared) -> str:
     """Return the result in one or two sentences."""
-    recipes, pairs = compared.recipes, compared.recipe_pairs
+    recipes = compared.recipes
+    pairs = compared.recipe_pairs
     metric = main_figure_of(recipes)
     known = [each for each in recipes if metric and metric.name in each.mean]
     if metric is None or not known:
@@ -63,7 +64,7 @@ def p_text(p: float | None) -> str:
 
 def recipe_blocks(compared: Compared) -> list[Block]:
     """Return the recipes, their figure, and the difference of each two."""
-    if not compared.several:
+    if not compared.has_several:
         return []
     recipes, drawing = compared.recipes, recipe_figure(compared.recipes)
     names = _names_shown(recipes)
@@ -106,7 +107,7 @@ def _differences(recipes: Sequence[ComparedRecipe], pairs: Sequence[RecipePair])
         return []
     metrics = {METRICS[pair.metric] for pair in pairs if pair.metric}
     columns: Columns = [
-        ("Recipes", [_named(recipes, pair) for pair in pairs]),
+        ("Recipes", [_name_pair(recipes, pair) for pair in pairs]),
         (
             f"Difference in {metrics.pop().word}" if len(metrics) == 1 else "Difference",
             [_gap(pair, named=len(metrics) > 0) for pair in pairs],
@@ -127,7 +128,7 @@ def _differences(recipes: Sequence[ComparedRecipe], pairs: Sequence[RecipePair])
     return [table_of("Differences", columns, note)]
 
 
-def _named(recipes: Sequence[ComparedRecipe], pair: RecipePair) -> str:
+def _name_pair(recipes: Sequence[ComparedRecipe], pair: RecipePair) -> str:
     two = (f"{number + 1} {recipes[number].name}" for number in (pair.first, pair.second))
     return " → ".join(two)
 
@@ -151,7 +152,7 @@ def p_cell(p: float) -> str:
 def all_figures(compared: Compared) -> list[Block]:
     """Return every figure of every recipe."""
     recipes = compared.recipes
-    if not compared.several:
+    if not compared.has_several:
         return []
     known = [name for name in METRICS if any(name in each.figures for each in recipes)]
     rows = [(METRICS[name].title, *(mean_of(each, name) for each in recipes)) for name in known]

@@ -65,13 +65,14 @@ def recipe_pairs(recipes: Sequence[ComparedRecipe]) -> list[RecipePair]:
 
 def _pair(recipes: Sequence[ComparedRecipe], first: int, second: int) -> RecipePair:
     two = (recipes[first], recipes[second])
-    if not _tested_alike(*two):
+    if not _share_images(*two):
         return RecipePair(first, second, {}, reason=OTHER_IMAGES)
     metric = main_of_both(*two)
     if metric is None:
         return RecipePair(first, second, {}, reason=NO_FIGURE)
     seeds = _same_units(*two)
-    own, other = two[0].figures, two[1].figures
+    own = two[0].figures
+    other = two[1].figures
     estimates = {name: _estimate(own[name], other[name], seeds) for name in own if name in other}
     gaps = {name: Difference(each.mean, _interval(each)) for name, each in estimates.items()}
     found = RecipePair(first, second, gaps, metric.name)
@@ -118,17 +119,19 @@ def same_tests(recipes: Sequence[ComparedRecipe]) -> list[list[ComparedRecipe]]:
     groups = list[list[ComparedRecipe]]()
     for each in recipes:
         if each.runs:
-            own = next((group for group in groups if _tested_alike(group[0], each)), None)
+            own = next((group for group in groups if _share_images(group[0], each)), None)
             groups.append([each]) if own is None else own.append(each)
     return groups
 
 
-def _tested_alike(first: ComparedRecipe, second: ComparedRecipe) -> bool:
+def _share_images(first: ComparedRecipe, second: ComparedRecipe) -> bool:
     """Whether two recipes were tested on the same images."""
     contents = [_contents(each) for each in (first, second)]
     if None not in contents:
         return contents[0] == contents[1]
-    return {_described(each) for each in first.runs} == {_described(each) for each in second.runs}
+    return {_identify_images(each) for each in first.runs} == {
+        _identify_images(each) for each in second.runs
+    }
 
 
 def _contents(recipe: ComparedRecipe) -> bytes | None:
@@ -137,7 +140,7 @@ def _contents(recipe: ComparedRecipe) -> bytes | None:
     return np.unique(np.concatenate(keys)).tobytes() if len(keys) == len(recipe.runs) else None
 
 
-def _described(run: ComparedRun) -> Hashable:
+def _identify_images(run: ComparedRun) -> Hashable:
     """Return what chooses the test images of a run."""
     if run.recipe is None:
         return run.folder.fingerprint

@@ -50,7 +50,7 @@ class Compared:
     notes: list[str]
 
     @property
-    def several(self) -> bool:
+    def has_several(self) -> bool:
         """Whether a recipe has several runs."""
         return any(len(each.runs) > 1 for each in self.recipes)
 
@@ -115,7 +115,7 @@ def _notes(entries: Sequence[ComparedRun], same: SameImages | None) -> list[str]
                 "and neither tests nor images can be compared"
             )
         return notes + _of_curves(entries)
-    notes += _apart(entries, same)
+    notes += _note_other_images(entries, same)
     if len(same.runs) > PAIRED_RUNS:
         notes.append(
             f"pairs of runs are left out: there are {len(same.runs)} runs; name at most "
@@ -135,7 +135,7 @@ def _notes(entries: Sequence[ComparedRun], same: SameImages | None) -> list[str]
     return notes + _moved(chosen) + _of_curves(entries)
 
 
-def _apart(entries: Sequence[ComparedRun], same: SameImages) -> list[str]:
+def _note_other_images(entries: Sequence[ComparedRun], same: SameImages) -> list[str]:
     """Return a line on the runs that were tested on other images than most."""
     folds = {unit_of(entries[number])[1] for number in same.runs}
     others = [number for number in same.apart if not all(folds) or not unit_of(entries[number])[1]]

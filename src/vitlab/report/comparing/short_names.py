@@ -12,7 +12,7 @@ Parts = tuple[str, ...]
 
 def run_names(paths: Sequence[Path]) -> list[str]:
     """Return a name for each run that no other one has."""
-    return _apart([path.resolve().parts for path in paths])
+    return _shorten([path.resolve().parts for path in paths])
 
 
 def recipe_names(recipes: Sequence[Sequence[Path]]) -> list[str]:
@@ -27,7 +27,7 @@ def recipe_names(recipes: Sequence[Sequence[Path]]) -> list[str]:
     places = [_place(parts) for parts in own]
     count = Counter(places)
     around = {place[:length] for place in places for length in range(len(place))}
-    return _apart(
+    return _shorten(
         [
             parts[0] if count[place] > 1 or place in around else place
             for place, parts in zip(places, own, strict=True)
@@ -38,10 +38,10 @@ def recipe_names(recipes: Sequence[Sequence[Path]]) -> list[str]:
 def _place(paths: Sequence[Parts]) -> Parts:
     """Return what the places of a recipe's runs have in common, without seed and fold."""
     stems = [_without_number(path) for path in paths]
-    alike = _shared(stems)
+    alike = _common_start(stems)
     rest = [stem[len(alike) :] for stem in stems]
     words = [_words(each[0]) for each in rest if each]
-    start = "".join(_shared(words)).rstrip("-_. ") if len(words) == len(rest) else ""
+    start = "".join(_common_start(words)).rstrip("-_. ") if len(words) == len(rest) else ""
     return (*alike, *[start] * bool(start))
 
 
@@ -55,7 +55,7 @@ def _words(name: str) -> Parts:
     return tuple(re.findall(r"[^-_ ]+[-_ ]*|[-_ ]+", name))
 
 
-def _shared(rows: Sequence[Parts]) -> Parts:
+def _common_start(rows: Sequence[Parts]) -> Parts:
     """Return what all rows begin with."""
     length = 0
     while all(len(row) > length for row in rows) and len({row[length] for row in rows}) == 1:
@@ -63,7 +63,7 @@ def _shared(rows: Sequence[Parts]) -> Parts:
     return rows[0][:length]
 
 
-def _apart(paths: Sequence[Parts]) -> list[str]:
+def _shorten(paths: Sequence[Parts]) -> list[str]:
     """Return as many last parts as it takes to tell all apart, without what all of them share.
 
     Long names lose such words, too.
@@ -88,9 +88,9 @@ def _middles(rows: Sequence[Parts], *, numbered: bool = False) -> list[Parts]:
     if len(rows) < 2:
         return [row[-1:] for row in rows]
     least = min(map(len, rows)) - 1
-    start = min(len(_shared(rows)), least)
+    start = min(len(_common_start(rows)), least)
     if numbered and start and all(row[start][0].isdigit() for row in rows):
         start -= 1
     rest = [row[start:] for row in rows]
-    end = min(len(_shared([row[::-1] for row in rest])), min(map(len, rest)) - 1)
+    end = min(len(_common_start([row[::-1] for row in rest])), min(map(len, rest)) - 1)
     return [row[: len(row) - end] for row in rest]

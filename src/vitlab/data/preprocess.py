@@ -1,6 +1,7 @@
 """`vitlab.preprocess`: from images as people have them to the batch that a model wants."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_ta
 from vitlab.data.loading.crops import center, fitted_image
 from vitlab.data.sources.pictures import Form, Pictures, several
 from vitlab.data.sources.request import blank
-from vitlab.errors import ImageError, OptionError
+from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.images import ImageSpec
 
 
@@ -20,7 +21,8 @@ class Preprocess(nn.Module):
     """Images to a model's batch, with the pixels that the commands see.
 
     Attributes:
-        spec: what the model wants: size, channels, normalization, interpolation, crop
+        spec: what the model wants: size, channels, normalization, interpolation, crop; of one with
+            fit=native its whole configuration, whose patches say how large an image becomes
     """
 
     def __init__(self, spec: ImageSpec) -> None:
@@ -39,13 +41,18 @@ class Preprocess(nn.Module):
 
         Raises:
             ImageError: one of them cannot be read; the message names it.
-            DataError: no images.
+            DataError: no images, or with fit=native some of different sizes.
         """
         if isinstance(images, Tensor) and images.ndim == 4:
             return self._batch(images)
         pictures = several(images)
         source = Pictures(pictures, blank(len(pictures)), ())
         pixels = [fitted_image(source.image(number), self.spec) for number in range(len(pictures))]
+        sizes = list(dict.fromkeys(f"{each.shape[0]} x {each.shape[1]}" for each in pixels))
+        if len(sizes) > 1:
+            raise DataError(
+                f"images of {sizes[0]} and {sizes[1]} pixels make no batch: give them one by one"
+            )
         return normalize(torch.from_numpy(np.stack(pixels)), self.spec)
 
     def one(self, image: Form) -> Tensor:
@@ -72,11 +79,13 @@ class Preprocess(nn.Module):
                 raise ImageError(f"the images have {channels} channels, not {spec.channels}")
             images = images.expand(-1, 3, -1, -1)
         left, top, right, bottom = center(spec)(rows, columns)
+        size = spec.size_for(bottom - top, right - left)
         sides = (
-            filter_matrix(rows, top, bottom, spec.size[0], spec.interpolation),
-            filter_matrix(columns, left, right, spec.size[1], spec.interpolation),
+            filter_matrix(rows, top, bottom, size[0], spec.interpolation),
+            filter_matrix(columns, left, right, size[1], spec.interpolation),
         )
-        form = resize_tall if is_tall(rows, columns, spec, bottom - top) else resize
+        sized = replace(spec.images, image_size=size) if spec.fit == "native" else spec
+        form = resize_tall if is_tall(rows, columns, sized, bottom - top) else resize
         pixels = form(images.float(), *(side.to(images.device) for side in sides))
         return standardize(pixels / 255, spec)
 
@@ -97,4 +106,4 @@ def preprocess(model: Any) -> Preprocess:
     if not isinstance(config, ImageSpec):
         kind = type(model).__name__
         raise OptionError(f"model is of type {kind}, but a model or its configuration is needed")
-    return Preprocess(config.images)
+    return Preprocess(config if config.fit == "native" else config.images)

@@ -189,9 +189,12 @@ def seconds_of_step(trainer: Trainer, state: RunState, batch: Batch) -> float:
 
 
 def long_enough(pacer: Pacer, rest: float) -> str:
-    """Return a budget, in minutes, that holds the start and some further seconds, and is longer."""
-    need = pacer.spent + MARGIN * (pacer.ahead + rest)
-    return f"{math.ceil(max(need, pacer.budget + 1) / 60)}m"
+    """Return a budget that holds the start and some further seconds, and is longer.
+
+    It is rounded up to half a minute, from two minutes on to a minute.
+    """
+    need = max(pacer.spent + MARGIN * (pacer.ahead + rest), pacer.budget + 1)
+    return f"{math.ceil(need / 30) * 30}s" if need <= 90 else f"{math.ceil(need / 60)}m"
 
 
 def refusal(pacer: Pacer, every: float, recipe: Recipe, head: float = 0.0) -> OptionError:
@@ -204,9 +207,10 @@ def refusal(pacer: Pacer, every: float, recipe: Recipe, head: float = 0.0) -> Op
         head: seconds that a run of a head alone takes once it is fitted, if that is a way
     """
     start = pacer.spent + pacer.ahead + pacer.last
-    way = f"--budget {long_enough(pacer, pacer.takes(USEFUL, every))}"
-    if head:
-        way = f"--budget {long_enough(pacer, head)} for the fitted head alone, {way} to train it"
+    longer = long_enough(pacer, pacer.takes(USEFUL, every))
+    way = f"--budget {longer}"
+    if head and (alone := long_enough(pacer, head)) != longer:
+        way = f"--budget {alone} for the fitted head alone, {way} to train it"
     return OptionError(
         f"--budget {recipe.budget} has room for {number_of(pacer.fits(every), 'step')}, fewer than "
         f"{USEFUL}: a step of {number_of(recipe.batch, 'image')} takes about "

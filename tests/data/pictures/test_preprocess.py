@@ -138,6 +138,25 @@ def test_a_batch_on_a_device(fit: str) -> None:
     torch.testing.assert_close(gray, vitlab.preprocess(model())(batch[:, :1].expand(-1, 3, -1, -1)))
 
 
+def test_images_of_their_own_aspect_ratio_have_the_size_of_the_commands(tmp_path: Path) -> None:
+    """As many patches as the model takes, not so many pixels."""
+    of, file = model(fit="native", tokens=20, interpolation="bicubic"), tmp_path / "a.png"
+    image = picture()
+    image.save(file)
+    want, prepare = dict(vitlab.classify(of, [file])[0].classes), vitlab.preprocess(of)
+    assert prepare(file).shape == (1, 3, 32, 40)
+    for form in (
+        file,
+        [image] * 2,
+        torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)[None],
+    ):
+        for got in of(prepare(form)).softmax(1):
+            assert sorted(got.tolist()) == pytest.approx(sorted(want.values()), abs=1e-5)
+    tall = r"^images of 32 x 40 and 40 x 32 pixels make no batch: give them one by one$"
+    with pytest.raises(DataError, match=tall):
+        prepare([image, picture(60, 40)])
+
+
 WRONG = [
     (np.zeros((8, 8, 3), np.float32), "type float32: give pixels from 0 to 255 as uint8"),
     (np.zeros((3, 8, 8), np.uint8), "shape (3, 8, 8): give (rows, columns)"),

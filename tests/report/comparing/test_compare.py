@@ -17,6 +17,7 @@ from made_facts import NASTY
 from vitlab.commands.pretrain import Pretrain
 from vitlab.commands.train import Train
 from vitlab.console.leaves import all_leaves
+from vitlab.errors import OptionError
 from vitlab.evaluation.answers import SingleAnswers
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import mcnemar
@@ -220,6 +221,14 @@ def test_names_of_others_do_not_break_the_page(runs: list[RunFolder], tmp_path: 
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "<b>&" not in page
+
+
+def test_one_folder_of_several_runs_may_be_named_by_itself(digits_run: Path) -> None:
+    """Its letters are no folders."""
+    with pytest.raises(OptionError, match=r"^there is only one run: name at least two"):
+        vitlab.compare(digits_run)
+    with pytest.raises(OptionError, match=r"^there is only one run: name at least two"):
+        vitlab.compare(str(digits_run))
 
 
 WRONG = [

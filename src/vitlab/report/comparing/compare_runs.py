@@ -18,9 +18,9 @@ from vitlab.report.comparing.run_comparison import Compared, Progress, gathered
 COSTS = ("images", "params", "macs", "images_per_second", "peak_memory", "seconds", "device")
 
 
-@public(runs=Sequence, out=PLACE, figure=PLACE)
+@public(runs=(Sequence, Path), out=PLACE, figure=PLACE)
 def compare(
-    runs: Sequence[str | Path],
+    runs: str | Path | Sequence[str | Path],
     out: str | Path | None = None,
     *,
     figure: str | Path | None = None,
@@ -37,8 +37,8 @@ def compare(
     matched by name and images by content: the order of either may differ.
 
     Args:
-        runs: folders of at least two runs, of at most 20 recipes; that of seeds, folds or a study
-            stands for its runs, that of a sweep for its best run, or alone for all
+        runs: folders of at least two runs, of at most 20 recipes, or a single one; that of seeds,
+            folds or a study stands for its runs, that of a sweep for its best run, or alone for all
         out: the page to write, a name that ends in .html; None for none
         figure: a drawing of the recipes to write, a name that ends in .svg, .pdf or .png: the mean
             of each with its deviation; None for none
@@ -69,7 +69,8 @@ def compare(
     """
     file = None if out is None else check_page(out, replace=replace)
     drawing = None if figure is None else check_drawing(figure, replace=replace)
-    compared = gathered([str(run) for run in runs], device, workers, progress)
+    named = [runs] if isinstance(runs, str | Path) else runs  # one folder of several runs
+    compared = gathered([str(run) for run in named], device, workers, progress)
     result = {
         "images": 0 if compared.same is None else len(compared.same),
         "runs": [_run(each) for each in compared.entries],

@@ -43,7 +43,7 @@ from vitlab.training.first_state import first_state
 from vitlab.training.from_weights import made_from
 from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
-from vitlab.training.resolve import Task, learning_from, with_fingerprint, opened_splits, prepare
+from vitlab.training.resolve import Task, learning_from, opened_splits, prepare, with_fingerprint
 from vitlab.training.resume import check_same, find_again, placed
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop

@@ -170,12 +170,9 @@ def probe_by(
         with stop.at_once():
             if folder.started:
                 recipe, _, origin = find_again(
-                    folder,
-                    recipe,
-                    "start",
-                    lambda each: with_fingerprint(headed(each, start)),
-                    start is None,
-                )
+                    folder, recipe, "start",
+                    lambda each: with_fingerprint(headed(each, start)), start is None,
+                )  # fmt: skip
                 recipe, _, mark = find_again(
                     folder, recipe, "data",
                     lambda each: opened_splits(each, images, OpenedData(), None), images is None,

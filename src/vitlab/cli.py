@@ -63,10 +63,6 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         interrupts: what handles this process's signals; None to leave them alone
     """
     interrupts = interrupts or Interrupts()
-    # OpenMP threads busy-wait; on a loaded machine that burns whole time slices. A short spin
-    # costs little when idle and saves a lot under load: digits were trained with 1067 in place of
-    # 1171 images/s alone, with 561 in place of 414 beside a busy process (2026-11-21).
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # for what Apple's GPU lacks
     limit_threads()
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes

@@ -248,3 +248,19 @@ def test_a_forked_process_names_what_it_does_itself() -> None:
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert [each.what for each in WATCH.works] == ["reading"]
+
+
+def test_a_script_that_its_processes_run_again_is_told_of_the_guard() -> None:
+    @public()
+    def train(*, host: object = None) -> str:
+        return "trained"
+
+    script = compile("found = train()", "script.py", "exec")
+    alone = {"__name__": "__main__", "train": train}
+    exec(script, alone)
+    assert alone["found"] == "trained"
+    with pytest.raises(SystemExit, match="if __name__ =="):
+        exec(script, {"__name__": "__mp_main__", "train": train})
+    called = {"__name__": "__mp_main__", "train": train}
+    exec("def work():\n    return train()", called)  # by a process, of a function of the script
+    assert called["work"]() == "trained"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from vitlab.errors import (
@@ -113,6 +114,8 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
 
         @wraps(function)
         def call(*given: Any, **named: Any) -> Any:
+            if "host" in signature.parameters:
+                check_guarded(sys._getframe(1))
             found = signature.bind_partial(*given, **named).arguments
             for name, kinds in needed.items():
                 if name in found and not isinstance(found[name], kinds):
@@ -136,6 +139,20 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
         return cast(F, call)
 
     return decorate
+
+
+def check_guarded(caller: FrameType) -> None:
+    """End a process that runs its parent's script again, which starts processes without a guard.
+
+    Raises:
+        SystemExit: with one line.
+    """
+    again = caller.f_globals.get("__name__") == "__mp_main__"  # what multiprocessing names it
+    if again and caller.f_code.co_name == "<module>":
+        raise SystemExit(
+            "processes that a script starts run the script again: put what it does into a "
+            'function, and call that below `if __name__ == "__main__":`'
+        )
 
 
 def _is_first() -> bool:

@@ -97,8 +97,8 @@ class SideBySide(Generic[T]):
             return self._busy.pop(done), done.result()
         except BrokenProcessPool:
             raise RunError(
-                f"a process died (out of memory?): {self._again}, with fewer at the same time if "
-                "one dies again"
+                f"a process died (out of memory, if no line above says why): {self._again}, with "
+                "fewer at the same time if one dies again"
             ) from None
 
     def _name_stopped(self) -> None:

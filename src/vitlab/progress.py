@@ -341,17 +341,24 @@ class Meter(Work):
         done: steps done before
         title: what is counted, or being done
         shown: whether to show anything; of several processes only one does
+        is_even: whether its steps take about as long as each other, so that the rest is foreseen
     """
 
     patience = 0.0
 
     def __init__(
-        self, total: int, done: int = 0, title: str = "training", shown: bool = True
+        self,
+        total: int,
+        done: int = 0,
+        title: str = "training",
+        shown: bool = True,
+        is_even: bool = True,
     ) -> None:
         super().__init__(title, shown)
         self.total = total
         self.done = self.first = done
         self.note = ""
+        self.is_even = is_even
 
     def __enter__(self) -> Self:
         """Start to show it."""
@@ -391,7 +398,7 @@ class Meter(Work):
     def left(self) -> str:
         """How long the rest will take, at the pace so far; at first, how long it has taken."""
         steps = self.done - self.first
-        if not steps:
+        if not steps or not self.is_even:
             return f"{clock(self.seconds)} so far"
         return f"{clock((self.total - self.done) * self.seconds / steps)} left"
 

@@ -1,5 +1,6 @@
 """What people see while something runs: on terminals of any width, in logs, without color."""
 
+import logging
 import os
 import re
 import sys
@@ -189,6 +190,30 @@ def test_what_takes_long_is_named_while_the_program_is_busy_and_what_is_quick_is
     with Meter(7, title="looking"):
         assert wait_for("\n", heard).startswith("looking 0/7  0:0")
     assert not WATCH.works
+
+
+def test_a_line_that_another_handler_writes_is_not_said_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a service, which writes lines of its own: each look would say it anew."""
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    lines: list[str] = []
+    monkeypatch.setattr(progress.LOG, "handlers", [Kept()])
+    work = Work("reading")
+    work.start -= progress.SILENCE
+    WATCH.begin(work)
+    try:
+        while not lines:
+            time.sleep(0.02)
+        WATCH._last -= progress.PAUSE  # as if it had been ten seconds ago
+        time.sleep(5 * progress.LOOK)
+    finally:
+        WATCH.end(work)
+    assert len(lines) == 2, lines
 
 
 @public()

@@ -284,6 +284,7 @@ class Watch:
                 self._draw()
                 work = choose_due(self.works, time.monotonic(), self._last)
                 if work and not self.live:
+                    self.note_line()  # whatever handler writes it
                     say(work.line())
                     work.is_named = True
 

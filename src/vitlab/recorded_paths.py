@@ -22,6 +22,7 @@ LARGEST = 2 * 2**20  # bytes of it
 LEVELS = 4  # folders above the recording one, in which a relative path may have been typed
 PATTERN = re.compile(r"[*?\[{]")  # begins a glob or a brace range
 PREFIX = re.compile(r"vtab(?:-search)?:|file://")  # before a path
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")  # begins one: of something on another machine
 Item = TypeVar("Item")
 Content = TypeVar("Content")
 
@@ -42,6 +43,8 @@ def seen_from(folder: Path, source: str) -> str | None:
 def places(source: str, nearby: str | None, folder: Path, beside: Path) -> list[str]:
     """Return where a recorded path leads now: what exists, each place once, the likeliest first.
 
+    An address is no path, and leads to none.
+
     Args:
         source: as it was typed
         nearby: as seen from the folder, if it is known
@@ -49,7 +52,7 @@ def places(source: str, nearby: str | None, folder: Path, beside: Path) -> list[
         beside: where the last name alone is tried
     """
     prefix, path = _split_prefix(source)
-    if not path:
+    if not path or ADDRESS.match(path):
         return []
     here = folder.absolute()
     tried = [] if nearby is None else [str(folder.resolve() / nearby)]
@@ -160,7 +163,7 @@ def last_name(text: str) -> str:
     address loses what may be a password.
     """
     prefix, path = _split_prefix(text, expand=False)
-    if re.match(r"[a-z][a-z0-9+.-]*://", path):
+    if ADDRESS.match(path):
         return re.sub(r"(?<=://)[^/@\s]*@|[?#].*", "", path, flags=re.S)
     windows = PureWindowsPath(path)
     if windows.drive and windows.root:

@@ -223,7 +223,7 @@ def _do(sent: list[Any], *given: Any) -> Any:
     """Do a piece of work in a process of Ray; an error of the user is a result."""
     import ray
 
-    BY_COMMAND.set(True)
+    before = BY_COMMAND.set(True)
     function, home, folder, threads = _received(sent[0])
     with suppress(OSError):
         os.chdir(home)  # names of files may be relative
@@ -238,6 +238,8 @@ def _do(sent: list[Any], *given: Any) -> Any:
         return function(*given)
     except UserError as error:
         return error
+    finally:
+        BY_COMMAND.reset(before)  # Ray may do it in the process that asks
 
 
 @lru_cache(maxsize=1)

@@ -119,7 +119,7 @@ class Outbox:
             raise WorkerDiedError(
                 f"a data-loading worker cannot hand over what it has loaded ({error}): pass "
                 "--workers 0; where memory is short, also a smaller --batch, or, in a container, "
-                "more of it (docker run --shm-size 2g, --memory)"
+                "more of it (docker run --shm-size 2g and a larger --memory)"
             ) from error
 
     def close(self) -> None:

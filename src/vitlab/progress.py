@@ -51,6 +51,7 @@ DOING = {  # by the name of a function that others call
     "load": "loading the model",
     "save": "saving the model",
     "delta": "comparing with the start",
+    "accelerate": "making the model fast",
 }
 NEEDED = {  # by the type of an argument
     "Recipe": "a Recipe is needed: vitlab.recipe(...)",

@@ -3,6 +3,7 @@
 import copy
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.memory import Arrays
 from vitlab.data.sources.source import Source, grouped, noted
-from vitlab.errors import DataError, RunError
+from vitlab.errors import DataError, RunError, WeightsError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.evaluation.probes.probing import probe
@@ -241,9 +242,12 @@ def test_an_adapter_has_what_its_base_has_seen(memorized, tmp_path) -> None:
     tuned = vitlab.finetune(str(folder), run.folder, tmp_path / "run", "lora", host=HOST, **short)
     assert len(tuned.model.seen) > len(run.model.seen)
     vitlab.save(tuned.model, tmp_path / "adapter", to="peft", base=run.folder)
-    assert vitlab.load(tmp_path / "adapter").seen.tolist() == tuned.model.seen.tolist()
+    with pytest.raises(WeightsError, match=r"without its base .*run is another model\)"):
+        vitlab.load(tmp_path / "adapter")  # the run beside it has the name of the base
+    adapted = partial(vitlab.load, tmp_path / "adapter", base=run.folder)
+    assert adapted().seen.tolist() == tuned.model.seen.tolist()
     (tmp_path / "adapter" / "seen.npy").unlink()  # peft itself writes none
-    assert vitlab.load(tmp_path / "adapter").seen.tolist() == run.model.seen.tolist()
+    assert adapted().seen.tolist() == run.model.seen.tolist()
 
 
 def test_folds_from_weights_that_learned_from_the_data_say_so(memorized, tmp_path) -> None:

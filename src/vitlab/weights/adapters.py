@@ -45,6 +45,7 @@ ALTERED = {
     "those that they were made from, or save the model after model.dequantize()",
 }
 LABELS = ("id2label", "label_names")  # of the base's classifier
+BASE = "base_fingerprint"  # in the header of an adapter of ours, which peft does not read
 SUMS = ("tensors", "sha256")  # of a folder of ours
 
 
@@ -70,7 +71,10 @@ def unaltered(source: StoredTensors) -> Iterator[None]:
 
 
 def with_adapter(
-    source: StoredTensors, given: object, locate: Callable[[str | Path, Any], StoredTensors]
+    source: StoredTensors,
+    given: object,
+    locate: Callable[[str | Path, Any], StoredTensors],
+    identify: Callable[[Path], str],
 ) -> StoredTensors:
     """Return the tensors of an adapter's base with its products added; any other source as it is.
 
@@ -78,6 +82,7 @@ def with_adapter(
         source: perhaps an adapter, or a state dict of a model with one
         given: where the base is, if the user says so
         locate: opens a base: a path or a name on the Hub, and its revision
+        identify: returns the fingerprint of the model at a path
 
     Raises:
         WeightsError: it is of an unsupported kind, the base is not there, or does not fit.
@@ -86,7 +91,9 @@ def with_adapter(
         return source
     pairs, beside = _parts(source)
     whole = any(f"{layer}.weight" in beside for layer in pairs)
-    base = replace(source, shapes={}, stored={}) if whole else _base(source, given, locate)
+    base = (
+        replace(source, shapes={}, stored={}) if whole else _base(source, given, locate, identify)
+    )
     if base.config.get("format") == NAMED and any(".body." in layer for layer in pairs):
         base = in_own_names(base)
     names = {_usual(name): name for name in base.shapes}
@@ -215,21 +222,33 @@ def _parts(source: StoredTensors) -> tuple[dict[str, dict[str, str]], dict[str, 
 
 
 def _base(
-    source: StoredTensors, given: object, locate: Callable[[str | Path, Any], StoredTensors]
+    source: StoredTensors,
+    given: object,
+    locate: Callable[[str | Path, Any], StoredTensors],
+    identify: Callable[[Path], str],
 ) -> StoredTensors:
-    """Open the base: where the user says, or where the adapter does."""
+    """Open the base: where the user says, or where the adapter does, if it is the recorded one."""
     named = str(source.adapter.get("base_model_name_or_path") or "?")
     folder = source.path if source.path.is_dir() else source.path.parent
     where = [given] if isinstance(given, str | Path) else places(named, None, folder, folder.parent)
     where = where or [named]
+    wanted = "" if where == [given] else source.metadata.get(BASE, "")
+    others = list[str]()
+
+    def read(place: str | Path) -> StoredTensors:
+        base = locate(place, source.adapter.get("revision"))
+        if wanted and identify(base.path) != wanted:
+            others.append(str(place))
+            raise WeightsError(f"{place} is another model")
+        return base
+
     try:
-        return first_that_agrees(
-            where, lambda place: locate(place, source.adapter.get("revision")), lambda _: True
-        )
+        return first_that_agrees(where, read, lambda _: True)
     except UserError as error:
+        there = f" ({others[0]} is another model)" if others else ""
         raise WeightsError(
-            f"{source.path} is LoRA without its base {str(where[0])!r}: give the base's path or "
-            f"name on the Hub {with_base(source.path)}"
+            f"{source.path} is LoRA without its base {str(where[0])!r}{there}: give the base's "
+            f"path or name on the Hub {with_base(source.path)}"
         ) from error
 
 

@@ -140,7 +140,12 @@ def recognize(
     """
     source = open_source(path, hints.part)
     with readable(path):
-        source = with_adapter(source, base, lambda *at: open_source(place_of(*at)))
+        source = with_adapter(
+            source,
+            base,
+            lambda *at: open_source(place_of(*at)),
+            lambda path: fingerprint(load(path)),
+        )
         source = dropped(source, hints.drop)
     with unaltered(source), readable(path):
         for each in sorted(FORMATS, key=lambda each: each.kind != source.kind):

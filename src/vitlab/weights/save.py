@@ -27,7 +27,7 @@ from vitlab.recorded_paths import (
     run_of,
     strip_places,
 )
-from vitlab.weights.adapters import adapter_of
+from vitlab.weights.adapters import BASE, adapter_of
 from vitlab.weights.assembly import StateDict, unwrapped, whole_state
 from vitlab.weights.containers.parts import some
 from vitlab.weights.formats.catalog import PEFT, format_named
@@ -102,7 +102,8 @@ def save(
             head = model.head_names[0]
             old = before.state_dict()
             tensors, about = adapter_of(writing.entries, state, old, head, spellings)
-            save_file(tensors, draft / ADAPTER_TENSORS, metadata={"format": "pt"})
+            header = {"format": "pt", BASE: fingerprint(before)}
+            save_file(tensors, draft / ADAPTER_TENSORS, metadata=header)
             files |= {ADAPTER: about | {"base_model_name_or_path": last_name(before.source)}}
         else:
             _write(draft, writing, state, shard_bytes)

@@ -176,10 +176,7 @@ def probe_by(
                     lambda each: with_fingerprint(headed(each, start)),
                     start is None,
                 )
-                recipe, _, mark = find_again(
-                    folder, recipe, "data",
-                    lambda each: opened_splits(each, images, OpenedData(), None), images is None,
-                )  # fmt: skip
+                recipe, mark = _data_again(folder, recipe, images)
                 return known_run(folder, mark, origin, recipe)
             task = prepare(recipe, host, folder, False, world, start, data=images)
             # decided by the features, which may agree with those in fp32 or not
@@ -200,6 +197,18 @@ def probe_by(
         done = saved_and_tested(observer, model, stop)
         own = {"head": head, "tried": [*found.tried]}
         return reported(observer, model, done, own)
+
+
+def _data_again(folder: RunFolder, recipe: Recipe, images: Any) -> tuple[Recipe, str]:
+    """Return a recipe that leads to the data of a run that was started, and their fingerprint."""
+    recipe, _, mark = find_again(
+        folder,
+        recipe,
+        "data",
+        lambda each: opened_splits(each, images, OpenedData(), None),
+        images is None,
+    )
+    return recipe, mark
 
 
 def _check_heeded(task: str, given: dict[str, Any]) -> None:

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 from vitlab.console.interrupts import Interrupts
 from vitlab.console.screen import screen_output
 from vitlab.errors import (
-    BY_COMMAND,
     ODD,
     OptionError,
     UserError,
     as_user_error,
     cut_long,
     locale_line,
+    read_by_command,
     reads_utf8,
 )
 from vitlab.machine.cores import limit_threads
@@ -154,11 +154,11 @@ def _let_go() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+@read_by_command()
 def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     """Run one command and print its result once, or print its help."""
     from vitlab.console import leaves, parsing
 
-    BY_COMMAND.set(True)
     prog = interrupts.prog
     kind = get_type_hints(command.run)["options"]
     build = getattr(command, "build", lambda given: kind.of(**given))

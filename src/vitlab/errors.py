@@ -27,7 +27,8 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 # What a person can mend of what the system refuses: permission, space, and the length of a name.
@@ -60,6 +61,16 @@ OTHER_NAMES = {  # in Python, where a function has them
 }
 # A setting of a sweep, as its record has it, which a message names without dashes.
 SWEPT = re.compile(r"(?<![\w/.-])(?:sweep(?==)|sweep_(?:layer_decay|share|more)(?![\w/.-]))")
+
+
+@contextmanager
+def read_by_command() -> Iterator[None]:
+    """Leave messages as the command line says them, within a block or a function."""
+    before = BY_COMMAND.set(True)
+    try:
+        yield
+    finally:
+        BY_COMMAND.reset(before)
 
 
 def in_python(text: str, arguments: Collection[str]) -> str:

@@ -107,8 +107,8 @@ def with_adapter(
         fits = len(a) > 1 and (b[:2], a[1:]) == ((*shape[:1], a[0]), shape[1:])
         if not fits or place in products:
             raise WeightsError(
-                f"{source.path}: {layer} fits no layer of {base.path}: give the base that the "
-                f"adapter was trained on {with_base(source.path)}"
+                f"{source.path}: {layer} fits no layer of {base.path}: give the base that it "
+                f"was trained on {with_base(source.path)}"
             )
         products[place] = (pair["B"], pair["A"], _scale(source, layer, a[0]))
 

@@ -1,5 +1,6 @@
 """What people see while something runs: on terminals of any width, in logs, without color."""
 
+import logging
 import os
 import re
 import sys
@@ -191,6 +192,30 @@ def test_what_takes_long_is_named_while_the_program_is_busy_and_what_is_quick_is
     assert not WATCH.works
 
 
+def test_a_line_that_another_handler_writes_is_not_said_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a service, which writes lines of its own: each look would say it anew."""
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    lines: list[str] = []
+    monkeypatch.setattr(progress.LOG, "handlers", [Kept()])
+    work = Work("reading")
+    work.start -= progress.SILENCE
+    WATCH.begin(work)
+    try:
+        while not lines:
+            time.sleep(0.02)
+        WATCH._last -= progress.PAUSE  # as if it had been ten seconds ago
+        time.sleep(5 * progress.LOOK)
+    finally:
+        WATCH.end(work)
+    assert len(lines) == 2, lines
+
+
 @public()
 def slow(heard: Callable[[], str], *, quiet: bool = False) -> str:
     """Take as long as it takes to be named."""
@@ -248,3 +273,19 @@ def test_a_forked_process_names_what_it_does_itself() -> None:
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert [each.what for each in WATCH.works] == ["reading"]
+
+
+def test_a_script_that_its_processes_run_again_is_told_of_the_guard() -> None:
+    @public()
+    def train(*, host: object = None) -> str:
+        return "trained"
+
+    script = compile("found = train()", "script.py", "exec")
+    alone = {"__name__": "__main__", "train": train}
+    exec(script, alone)
+    assert alone["found"] == "trained"
+    with pytest.raises(SystemExit, match="if __name__ =="):
+        exec(script, {"__name__": "__mp_main__", "train": train})
+    called = {"__name__": "__mp_main__", "train": train}
+    exec("def work():\n    return train()", called)  # by a process, of a function of the script
+    assert called["work"]() == "trained"

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 from vitlab.console.interrupts import Interrupts
 from vitlab.console.screen import screen_output
 from vitlab.errors import (
-    BY_COMMAND,
     ODD,
     OptionError,
     UserError,
     as_user_error,
     cut_long,
     locale_line,
+    read_by_command,
     reads_utf8,
 )
 from vitlab.machine.cores import limit_threads
@@ -63,10 +63,6 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         interrupts: what handles this process's signals; None to leave them alone
     """
     interrupts = interrupts or Interrupts()
-    # OpenMP threads busy-wait; on a loaded machine that burns whole time slices. A short spin
-    # costs little when idle and saves a lot under load: digits were trained with 1067 in place of
-    # 1171 images/s alone, with 561 in place of 414 beside a busy process (2026-11-21).
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # for what Apple's GPU lacks
     limit_threads()
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes
@@ -158,11 +154,11 @@ def _let_go() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+@read_by_command()
 def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     """Run one command and print its result once, or print its help."""
     from vitlab.console import leaves, parsing
 
-    BY_COMMAND.set(True)
     prog = interrupts.prog
     kind = get_type_hints(command.run)["options"]
     build = getattr(command, "build", lambda given: kind.of(**given))

@@ -27,7 +27,8 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 # What a person can mend of what the system refuses: permission, space, and the length of a name.
@@ -51,7 +52,25 @@ TWICE = re.compile(r"((\w+=)\S*) \(\2[^)]*\)")  # an argument that a message nam
 FLAGS = ("resume", "change", "replace", "allow-outside", "drop-duplicates", "bare", "decoder")
 OF_HOST = ("device", "workers", "max_bad", "compile", "track", "probe", "shard", "timeout",
            "check_duplicates", "checkpoint_activations")  # fmt: skip
-OTHER_NAMES = {"from": "weights", "sweep": "grid"}  # in Python, where a function has them
+OTHER_NAMES = {  # in Python, where a function has them
+    "from": "weights",
+    "sweep": "grid",
+    "sweep_layer_decay": "layer_decays",
+    "sweep_share": "share",
+    "sweep_more": "more",
+}
+# A setting of a sweep, as its record has it, which a message names without dashes.
+SWEPT = re.compile(r"(?<![\w/.-])(?:sweep(?==)|sweep_(?:layer_decay|share|more)(?![\w/.-]))")
+
+
+@contextmanager
+def read_by_command() -> Iterator[None]:
+    """Leave messages as the command line says them, within a block or a function."""
+    before = BY_COMMAND.set(True)
+    try:
+        yield
+    finally:
+        BY_COMMAND.reset(before)
 
 
 def in_python(text: str, arguments: Collection[str]) -> str:
@@ -76,7 +95,13 @@ def in_python(text: str, arguments: Collection[str]) -> str:
         within = name in OF_HOST and name not in arguments and "host" in arguments
         return f"host=vitlab.Host({name}={value or '…'})" if within else f"{name}={value}"
 
-    return text if "Python" in text else TWICE.sub(r"\1", OPTION.sub(to_argument, text))
+    def to_setting(found: re.Match[str]) -> str:
+        other = OTHER_NAMES[found[0]]
+        return other if other in arguments else found[0]
+
+    if "Python" in text:
+        return text
+    return TWICE.sub(r"\1", SWEPT.sub(to_setting, OPTION.sub(to_argument, text)))
 
 
 class UserError(ValueError):

@@ -139,7 +139,7 @@ def remove_unfinished() -> None:
         for each in processes.active_children():
             each.kill()
     for own, place in [*_UNFINISHED.items()]:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # of a name that no system takes
             if own == place:
                 _remove(own)
             else:

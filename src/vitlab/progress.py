@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from vitlab.errors import (
@@ -114,6 +115,8 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
 
         @wraps(function)
         def call(*given: Any, **named: Any) -> Any:
+            if "host" in signature.parameters:
+                check_guarded(sys._getframe(1))
             found = signature.bind_partial(*given, **named).arguments
             for name, kinds in needed.items():
                 if name in found and not isinstance(found[name], kinds):
@@ -137,6 +140,20 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
         return cast(F, call)
 
     return decorate
+
+
+def check_guarded(caller: FrameType) -> None:
+    """End a process that runs its parent's script again, which starts processes without a guard.
+
+    Raises:
+        SystemExit: with one line.
+    """
+    again = caller.f_globals.get("__name__") == "__mp_main__"  # what multiprocessing names it
+    if again and caller.f_code.co_name == "<module>":
+        raise SystemExit(
+            "processes that a script starts run the script again: put what it does into a "
+            'function, and call that below `if __name__ == "__main__":`'
+        )
 
 
 def _is_first() -> bool:
@@ -268,6 +285,7 @@ class Watch:
                 self._draw()
                 work = choose_due(self.works, time.monotonic(), self._last)
                 if work and not self.live:
+                    self.note_line()  # whatever handler writes it
                     say(work.line())
                     work.is_named = True
 
@@ -325,17 +343,24 @@ class Meter(Work):
         done: steps done before
         title: what is counted, or being done
         shown: whether to show anything; of several processes only one does
+        is_even: whether its steps take about as long as each other, so that the rest is foreseen
     """
 
     patience = 0.0
 
     def __init__(
-        self, total: int, done: int = 0, title: str = "training", shown: bool = True
+        self,
+        total: int,
+        done: int = 0,
+        title: str = "training",
+        shown: bool = True,
+        is_even: bool = True,
     ) -> None:
         super().__init__(title, shown)
         self.total = total
         self.done = self.first = done
         self.note = ""
+        self.is_even = is_even
 
     def __enter__(self) -> Self:
         """Start to show it."""
@@ -375,7 +400,7 @@ class Meter(Work):
     def left(self) -> str:
         """How long the rest will take, at the pace so far; at first, how long it has taken."""
         steps = self.done - self.first
-        if not steps:
+        if not steps or not self.is_even:
             return f"{clock(self.seconds)} so far"
         return f"{clock((self.total - self.done) * self.seconds / steps)} left"
 

@@ -142,7 +142,8 @@ def test_runs_of_one_task_are_compared(
     assert found["seeds"][0]["mean"]["loss"] == pytest.approx(0.75 * loss)
     assert found["seeds"][0]["std"]["knn"] == 0
     text = page.read_text()
-    assert "2 runs that learned without labels." in text
+    assert "learned without labels, and so without a test accuracy: run, second" in text
+    assert "mean and sample standard deviation over runs that differ in their seed" in text
     assert f'<span class="best">{loss / 2:.4f}</span>' in text
     assert "20-NN accuracy" in text
     for word in ("Test images", "Accuracy on held-out", "Paired tests"):

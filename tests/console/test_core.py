@@ -24,9 +24,10 @@ from vitlab.runs.versions import versions
 OPTIONAL = ["datasets", "pyarrow", "pandas", "pytorch_optimizer", "peft", "transformers", "timm",
             "tensorboard", "torchvision", "accelerate", "requests", "onnx",
             "onnxscript", "onnxruntime", "fastapi", "uvicorn", "prometheus_client"]  # fmt: skip
-# Runs command lines one after the other.
+# Runs command lines one after the other; PyTorch is there, so that a slow import is named in none.
 RUNNER = """
 import contextlib, io, json
+import torch
 from vitlab.cli import main
 
 for line in sys.stdin:

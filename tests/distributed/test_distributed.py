@@ -321,7 +321,7 @@ def test_processes_tell_each_other_and_agree_on_errors(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_in_one_line_by_each(tmp_path: Path) -> None:
     for each in on_ranks(3, partial(run, tmp_path / "run", **PLAIN | {"batch": 2}), tmp_path):
         assert each["error"] == (
-            "3 processes cannot share a batch of 2: choose a --batch of at least 3, or start "
+            "3 processes cannot share a batch of 2: choose a batch= of at least 3, or start "
             "fewer processes"
         )
     assert not (tmp_path / "run").exists()

@@ -69,8 +69,8 @@ def test_a_finished_sweep_is_told_again(
     assert "lr 1e+30 diverged" in said
     assert f"lr 0.003: accuracy {again.metrics['sweep']['runs'][0]['accuracy']:.1%}" in said
     for more, words in (
-        ({"grid": [0.003]}, "was started with sweep=[0.003, 1e+30], not [0.003]: leave the option"),
-        ({"share": 0.3}, "was started with sweep_share=0.2, not 0.3"),
+        ({"grid": [0.003]}, "was started with grid=[0.003, 1e+30], not [0.003]: leave the option"),
+        ({"share": 0.3}, "was started with share=0.2, not 0.3"),
         ({"resume": False}, "already contains a sweep: pass resume=True to continue"),
     ):
         given = {"grid": [1e30, 0.003], "share": 0.2, "resume": True} | more
@@ -182,7 +182,7 @@ def test_grids_around_a_recipe_with_adamw() -> None:
         ),
         (lambda r: vitlab.sweep(r, grid=[0.1, -1]), "lr must be above 0, not -1"),
         (lambda r: vitlab.sweep(r, grid=[1], layer_decays=[2]), "layer_decay must be above 0"),
-        (lambda r: vitlab.sweep(r, share=1.5), "sweep_share must be above 0 and below 1, not 1.5"),
+        (lambda r: vitlab.sweep(r, share=1.5), "share must be above 0 and below 1, not 1.5"),
         (lambda r: vitlab.sweep(r.changed(fold="1/2")), "a sweep holds images out by itself"),
         (
             lambda r: vitlab.sweep(r.changed(optimizer="sgd")),
@@ -201,6 +201,7 @@ def test_what_cannot_be_swept_is_refused_before_anything_is_written(
     with pytest.raises(OptionError) as caught:
         call(recipe())
     assert words in str(caught.value)
+    assert "sweep_" not in str(caught.value), "which is no argument of vitlab.sweep"
     assert list(here.iterdir()) == []
 
 

@@ -220,7 +220,7 @@ def test_images_with_several_labels() -> None:
         decided(replace(bce, balance="sampling"), SEVERAL, 3)
     assert str(caught.value) == (
         "balance=sampling draws images by their class, but these have several: use --balance "
-        "weights or --balance focal"
+        "weights, where classes are rare, or --balance focal, where most images are easy"
     )
     for advice in ("weights", "focal"):
         options = decided(replace(bce, balance=advice), SEVERAL, 3)[0]

@@ -254,7 +254,8 @@ def test_it_learns_without_labels(apple: StandIn, tmp_path: Path) -> None:
 def test_what_is_stored_in_float64_cannot_be_trained(apple: StandIn, tmp_path: Path) -> None:
     photos = str(photo_folder(tmp_path / "photos", {"a": 8, "b": 8}))
     recipe = vitlab.recipe("tokenizer", photos, image_size=16, batch=8, steps=1)
-    with pytest.raises(DeviceError, match="needs float64, which cuda lacks: use --device cpu"):
+    remedy = r'needs float64, which cuda lacks: use host=vitlab\.Host\(device="cpu"\)$'
+    with pytest.raises(DeviceError, match=remedy):
         vitlab.train(recipe, tmp_path / "run", host=ON_GPU)
 
 

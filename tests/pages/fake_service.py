@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import uvicorn
 
-from serve.fakes import FakeEngine, card
+from serve.fakes import FakeEngine, FakeServed, card
 from vitlab.serve.answers import Seen
 from vitlab.serve.app import application as service
+from vitlab.serve.registry import ServedModel
 
 NASTY = "<img src=x onerror=alert(1)>"
 
@@ -23,12 +24,13 @@ class Service(FakeEngine):
     def __init__(self) -> None:
         super().__init__(names=())
         for name, classes in (("first", ("pagoda", NASTY, "dahlia")), ("second", ("a", "b"))):
-            self.models[name] = card(name).model_copy(update={"classes": classes})
+            own = card(name).model_copy(update={"classes": classes})
+            self.models[name] = FakeServed(own)
 
-    def _seen(self, image: bytes, what: str, model: str) -> Seen:
-        if super()._seen(image, "classes", model).error:
+    def _seen(self, image: bytes, what: str, card: ServedModel) -> Seen:
+        if super()._seen(image, "classes", card).error:
             return Seen(error="not an image")
-        if model == "second":
+        if card.name == "second":
             return Seen(probabilities=np.array([0.25, 0.75]))
         looked = np.array([[1, 0.5], [0.5, 0]], np.float32)
         return Seen(np.array([0.9996, 0.0004, 0]), attention=looked, box=(1 / 6, 0, 5 / 6, 1))

@@ -1,6 +1,7 @@
 """Models that come while the service runs, in a request or in a folder, and their names."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import vitlab
 from serve.calling import Reply, ask
@@ -20,7 +23,8 @@ from vitlab.serve.app import application
 from vitlab.serve.limits import Limits, split
 from vitlab.serve.service import Service
 from vitlab.serve.watched import Watched
-from vitlab.weights.deltas import Delta
+from vitlab.weights.deltas import VERSION, Delta
+from vitlab.weights.identity import checksum
 
 TOKEN = "a-token-of-more-than-16"
 TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/8"
@@ -37,7 +41,14 @@ def delta(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     with torch.no_grad():
         next(model.parameters()).add_(1)
     file = vitlab.delta(model, base).save(folder / "task.safetensors")
-    assert str(folder / "base").encode() in file.read_bytes()
+    with safe_open(file, "pt") as stored:
+        content = json.loads(stored.metadata()[VERSION])["content"]
+    place = str(folder / "base")  # a delta that is saved names no such path
+    content["base"] |= {"source": place, "nearby": place}
+    text = json.dumps({"content": content, "sha256": checksum(content)})
+    save_file(load_file(file), file, metadata={VERSION: text})
+    assert place.encode() in file.read_bytes()
+    vitlab.load(file)  # it is intact, and its base is there for those who follow the path
     return file.read_bytes()
 
 

@@ -39,7 +39,7 @@ def far(letter: str, seed: int) -> Any:
     """A model that knows how far an image is from its training images."""
     rng, model = np.random.default_rng(seed), labeled(letter, seed)
     x, y, folds = rng.normal(size=(60, 16)), np.arange(60) % 5, np.arange(60) // 5 % 3
-    model.unlike = fit_unlike((seed * x).astype(np.float32), y, folds)
+    model.unlike = fit_unlike((seed * x).astype(np.float32), y, folds, 1)
     return model
 
 
@@ -122,6 +122,8 @@ def test_a_reply_comes_from_the_model_that_the_request_found(
     assert (wanted.status, reply.status) == (200, 200), reply.body
     key = "features" if path == "/features" else "predictions"
     assert rounded(reply.json[key]) == rounded(wanted.json[key])
+    if (kind, path) == ("distances", "/predict"):
+        assert all(each["distance"] for each in wanted.json[key])
     if new is None:
         assert after.status == 404
     elif after.status == 200:

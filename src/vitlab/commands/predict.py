@@ -181,7 +181,7 @@ def show(result: dict[str, Any]) -> None:
         best = "  ".join(f"{item['class']} {item['probability']:.1%}" for item in each["top"])
         best += "  unlike the training images" * each.get("unlike", False)
         print(f"{one_line(each['image'])}  {best}")
-    if any("unlike" in each for each in result.get("predictions", ())):
+    if any(each.get("unlike") for each in result.get("predictions", ())):
         from vitlab.models.unlike import FOUND
 
         print(f"unlike the training images: {FOUND}")

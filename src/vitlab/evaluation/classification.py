@@ -113,6 +113,7 @@ def classify(
     columns: Columns | None = None,
     precision: Precision = "auto",
     engine: Engine = "auto",
+    quiet: bool = False,
 ) -> list[ClassifiedImage]:
     """Return the likeliest classes of images.
 
@@ -128,6 +129,7 @@ def classify(
         precision: fp32; bf16; or auto: bf16 for many images, where the device multiplies it faster
             and probabilities agree with those in fp32
         engine: auto: the fastest for many images; or one by its name, as `vitlab.accelerate`
+        quiet: print nothing but warnings
 
     Raises:
         DataError: no such image, or a model whose probabilities are not finite.

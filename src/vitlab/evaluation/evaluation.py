@@ -60,6 +60,7 @@ def evaluate(
     protocol: Protocol | None = None,
     real_labels: str = "",
     outputs: Outputs = "auto",
+    quiet: bool = False,
 ) -> EvaluationRecord:
     """Measure a model on labeled images: the same figures as `vitlab evaluate --json`.
 
@@ -91,6 +92,7 @@ def evaluate(
         protocol: evaluate by the rules of ImageNet or one of its relatives instead (`examine`)
         real_labels: the file real.json, for the protocol `real`
         outputs: which outputs compete under a protocol: all, shared, or as its authors have it
+        quiet: print nothing but warnings
 
     Returns:
         The figures of `vitlab.evaluation.metrics.METRICS` that such images have, by their names;

@@ -406,7 +406,7 @@ def _rows(
     title = "timing" if experiment.trainer.quiet else "done"
     with (
         _processes(experiment, jobs) as processes,
-        Meter(len(cells), title=title, shown=experiment.first) as meter,
+        Meter(len(cells), title=title, shown=experiment.first, is_even=False) as meter,
     ):
         meter.show(0, "runs")
         while waiting or running:

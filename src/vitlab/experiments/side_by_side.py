@@ -25,7 +25,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import torch
 
-from vitlab.errors import BY_COMMAND, DiskError, OptionError, RunError, UserError
+from vitlab.errors import DiskError, OptionError, RunError, UserError, read_by_command
 from vitlab.evaluation.on_ray import TRIES, cluster, room
 from vitlab.files import remove_unfinished
 from vitlab.machine.processes import is_stopped
@@ -97,8 +97,8 @@ class SideBySide(Generic[T]):
             return self._busy.pop(done), done.result()
         except BrokenProcessPool:
             raise RunError(
-                f"a process died (out of memory?): {self._again}, with fewer at the same time if "
-                "one dies again"
+                f"a process died (out of memory, if no line above says why): {self._again}, with "
+                "fewer at the same time if one dies again"
             ) from None
 
     def _name_stopped(self) -> None:
@@ -137,9 +137,9 @@ def _follow(theirs: Connection) -> None:
     os._exit(0)
 
 
+@read_by_command()
 def _work(function: Callable[..., T], *given: Any) -> T:
     """Do a piece of work; who began it says what is wrong in the words of who reads it."""
-    BY_COMMAND.set(True)
     WORKING.set()
     try:
         return function(*given)
@@ -219,11 +219,11 @@ class RayTasks(Generic[T]):
         return name, result
 
 
+@read_by_command()
 def _do(sent: list[Any], *given: Any) -> Any:
     """Do a piece of work in a process of Ray; an error of the user is a result."""
     import ray
 
-    before = BY_COMMAND.set(True)
     function, home, folder, threads = _received(sent[0])
     with suppress(OSError):
         os.chdir(home)  # names of files may be relative
@@ -238,8 +238,6 @@ def _do(sent: list[Any], *given: Any) -> Any:
         return function(*given)
     except UserError as error:
         return error
-    finally:
-        BY_COMMAND.reset(before)  # Ray may do it in the process that asks
 
 
 @lru_cache(maxsize=1)

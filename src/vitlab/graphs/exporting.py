@@ -31,6 +31,7 @@ def export(
     data: Given | None = None,
     images: int = IMAGES,
     batch: int = 0,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Write a model as a file that runs without ViTLab, checked against the model.
 
@@ -60,6 +61,7 @@ def export(
             costs; int8 takes its scales from others of them
         images: at most so many of them, drawn at random
         batch: of an ONNX file: images in every batch; 0: any number
+        quiet: print nothing but warnings
 
     Returns:
         `model`, `format`, `file` or `folder`, `bytes`, and what was compared: `batches`,

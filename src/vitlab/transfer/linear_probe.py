@@ -169,15 +169,7 @@ def probe_by(
                 return regress_by(recipe, searched, folder, data, start, host, command, cache)
         with stop.at_once():
             if folder.started:
-                recipe, _, origin = find_again(
-                    folder, recipe, "start",
-                    lambda each: with_fingerprint(headed(each, start)), start is None,
-                )  # fmt: skip
-                recipe, _, mark = find_again(
-                    folder, recipe, "data",
-                    lambda each: opened_splits(each, images, OpenedData(), None), images is None,
-                )  # fmt: skip
-                return known_run(folder, mark, origin, recipe)
+                return _resume_probe(folder, recipe, images, start)
             task = prepare(recipe, host, folder, False, world, start, data=images)
             # decided by the features, which may agree with those in fp32 or not
             task = replace(task, recipe=replace(task.recipe, precision=recipe.precision))
@@ -197,6 +189,21 @@ def probe_by(
         done = saved_and_tested(observer, model, stop)
         own = {"head": head, "tried": [*found.tried]}
         return reported(observer, model, done, own)
+
+
+def _resume_probe(folder: RunFolder, recipe: Recipe, images: Any, start: Model | None) -> Run:
+    """Return a probe that was begun, if weights and images are the same, wherever they lie now."""
+    recipe, _, origin = find_again(
+        folder, recipe, "start", lambda each: with_fingerprint(headed(each, start)), start is None
+    )
+    recipe, _, mark = find_again(
+        folder,
+        recipe,
+        "data",
+        lambda each: opened_splits(each, images, OpenedData(), None),
+        images is None,
+    )
+    return known_run(folder, mark, origin, recipe)
 
 
 def _check_heeded(task: str, given: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ def compare(
     workers: int | None = None,
     command: str = "",
     progress: Progress = lambda name, images, total: None,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Compare recipes by the means of their runs, and runs by the same test images.
 
@@ -47,6 +48,7 @@ def compare(
         workers: processes that decode; None to choose
         command: what the user typed, for the page
         progress: called with the name of a run, the number of its images processed, and of all
+        quiet: print nothing but warnings
 
     Returns:
         `recipes`: of each its `name`, `runs` (the folders of its finished runs), `seeds`, perhaps

@@ -68,7 +68,7 @@ def agree(
         ready = torch.from_numpy(batch) if bare else preprocess(model)([*batch])
         exact = own(ready)
         for name, found in run(batch).items():
-            away = difference(found, exact[name], units.get(name, SMALLEST))
+            away = difference(name, found, exact[name], units.get(name, SMALLEST))
             if not away <= worst:  # NaN stays
                 worst = away if worst == worst else worst
                 what = name

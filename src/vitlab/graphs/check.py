@@ -85,7 +85,9 @@ def compare(options: argparse.Namespace) -> int:
     for batch in batches_of(stored):
         found = ran(options.runtime, graph, batch, setting)
         kinds = {**batch["output"], **batch["inner"]}
-        gaps = [difference(found[name], kinds[name], stored[f"unit:{name}"]) for name in kinds]
+        gaps = [
+            difference(name, found[name], kinds[name], stored[f"unit:{name}"]) for name in kinds
+        ]
         away = float(np.max([away, *gaps]))  # NaN stays
         other = other or name_other_classes(found, batch)
         for name, each in batch["block"].items():
@@ -203,15 +205,19 @@ def unpack_texts(array: NDArray[np.uint8]) -> Any:
     return json.loads(array.tobytes())
 
 
-def difference(found: NDArray[Any], wanted: NDArray[Any], unit: NDArray[Any]) -> float:
+def difference(name: str, found: NDArray[Any], wanted: NDArray[Any], unit: NDArray[Any]) -> float:
     """Return the largest difference, relative to an image's largest number or the unit above it.
 
     A unit of each column, (columns,), or the column's largest number, compares each by itself.
+    Probabilities are compared as finely as the logits behind them: of a small one, a logit of -10
+    say, the relative error is the logit's error, and that grows with the logit.
     """
     size = np.abs(wanted.astype(np.float64))
     largest = size.max(tuple(range(unit.ndim == 0, size.ndim)) if not unit.ndim else 0)
     if not unit.ndim:
         largest = largest.reshape(-1, *[1] * (size.ndim - 1))
+    if name == "probabilities":
+        largest = largest * np.maximum(1, -np.log(np.maximum(largest, 1e-30)))
     return float((np.abs(found - wanted) / np.maximum(unit, largest)).max())
 
 

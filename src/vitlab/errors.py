@@ -43,7 +43,7 @@ BY_COMMAND = ContextVar("by_command", default=False)  # whether the command line
 OPTION = re.compile(
     r"(?P<command>\b(?:vitlab [a-z-]+|docker|pip|torchrun|ulimit|xcode-select) [^,;:()]*)|"
     r"--(?P<name>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
-    r"(?:[ =](?P<value>\d[\w./-]*(?: \d[\w.-]*)*(?<![.-])|'[^']*'|[A-Z]{2,}|"
+    r"(?:[ =](?P<value>\d[\w./-]*(?: \d[\w.-]*)*(?<![.-])%?|'[^']*'|[A-Z]{2,}|"
     r"(?:auto|bce|bf16-pure|bf16|cpu|crop|csv|cuda|detect|focal|fp16|fp32|head|inner|int8|knn|no|"
     r"none|onnx|outer|parquet|regress|segment|sampling|sigmoid|stored|tar|tensorboard|token|"
     r"tokenizer|torch|trackio|upright|vitlab|wandb|weights|yes)(?![\w-])))?"

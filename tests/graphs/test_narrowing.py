@@ -237,7 +237,7 @@ def test_a_cost_of_too_few_images_is_left_out(
 ) -> None:
     drawn = draw(model, "digits", 20, bare=False)
     found = narrowing_cost(whole.read_bytes(), whole, model, drawn)
-    assert "what fewer bits cost is left out: there are 20 that count" in caplog.text
+    assert "what fewer bits cost is left out; images to measure it on: 20 that count" in caplog.text
     assert not {"accuracy", "accuracy_before", "agreement", "largest_change"} & set(found)
     assert (found["images"], found["bytes_before"]) == (20, whole.stat().st_size)
     facts = {"model": "m", "format": "onnx", "file": "a", "bytes": 1, "precision": "int8"}

@@ -22,14 +22,14 @@ VALUES = {  # for options that the messages name without a value
     "--change": "--resume", "--folds": "5", "--probe": "digits", "--check-duplicates": "no",
     "--task": "beit", "--tokenizer": "run", "--object-queries": "9",
     "--fit": "squash",
-    "--tokens": "64",
+    "--tokens": "64", "--recipe": "small",
 }  # fmt: skip
 BESIDE = {  # options that apply only with others
     "--object-queries": ("--task", "detect"),
     "--tokens": ("--fit", "native"),
 }
-FOREIGN = {  # of torchrun, git, and vitlab evaluate
-    "--nproc-per-node", "--porcelain", "--untracked-files", "--help", "--calibrate",
+FOREIGN = {  # of torchrun, git, tar, and vitlab evaluate
+    "--exclude", "--nproc-per-node", "--porcelain", "--untracked-files", "--help", "--calibrate",
     "--json", "--label-errors",
 }  # fmt: skip
 

@@ -172,8 +172,8 @@ def test_damaged_images_are_skipped_counted_and_limited(
     for name in broken:
         (photos / name).write_bytes(b"\x89PNG no more")
     recipe = vitlab.recipe("small", str(photos), **SMALL)
-    for limit, said in ((1, "1"), (0.05, "5%")):  # five are put up with
-        words = f"6 of 60 .* --max-bad {said} allows: .*--max-bad 12$"
+    for limit, said in ((1, "1"), (0.05, '"5%"')):  # five are put up with
+        words = rf"6 of 60 .* host=vitlab.Host\(max_bad={said}\) allows: .*max_bad=12\)$"
         with pytest.raises(DataError, match=words):
             vitlab.train(recipe, tmp_path / "strict", host=Host(max_bad=limit))
         said = capsys.readouterr().err

@@ -275,7 +275,7 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("table.csv", {"targets": ""}, OptionError, "name them, targets=age,height"),
     (".", {"targets": "price"}, DataError, "has no columns of numbers: give a table"),
     ("table.csv", {"targets": "price", "mixup": 0.2}, OptionError, "mixup needs labels of classes"),
-    ("table.csv", {"targets": "price", "loss": "bce"}, OptionError, "loss=l2, huber or gaussian"),
+    ("table.csv", {"targets": "price", "loss": "bce"}, OptionError, "needs loss=l2, as a rule"),
     ("table.csv", {"targets": "price", "head_start": "random"}, OptionError, "head_start needs"),
     ("table.csv", {"targets": "price", "head_start": "probe"}, OptionError, "=probe needs trained"),
 ]  # fmt: skip

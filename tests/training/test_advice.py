@@ -28,8 +28,8 @@ BESIDE = {  # options that apply only with others
     "--object-queries": ("--task", "detect"),
     "--tokens": ("--fit", "native"),
 }
-FOREIGN = {  # of torchrun, git, tar, and vitlab evaluate
-    "--exclude", "--nproc-per-node", "--porcelain", "--untracked-files", "--help", "--calibrate",
+FOREIGN = {  # of torchrun, git, tar, vitlab evaluate and probe
+    "--exclude", "--replace", "--nproc-per-node", "--porcelain", "--untracked-files", "--help", "--calibrate",
     "--json", "--label-errors",
 }  # fmt: skip
 

@@ -29,8 +29,8 @@ BESIDE = {  # options that apply only with others
     "--tokens": ("--fit", "native"),
 }
 FOREIGN = {  # of torchrun, git, tar, vitlab evaluate and probe
-    "--exclude", "--replace", "--nproc-per-node", "--porcelain", "--untracked-files", "--help", "--calibrate",
-    "--json", "--label-errors",
+    "--exclude", "--replace", "--nproc-per-node", "--porcelain", "--untracked-files", "--help",
+    "--calibrate", "--json", "--label-errors",
 }  # fmt: skip
 
 

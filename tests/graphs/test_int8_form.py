@@ -45,7 +45,8 @@ def test_served_as_exported(
         told = vitlab.export(model, folder, bare=True, precision="int8", data="digits")
     assert "scales" not in told
     kept = json.loads((run / "model" / "int8.json").read_text())
-    assert (kept["agreement"], kept["images"]) == (told["agreement"], told["images"])
+    assert kept["images"] == told["images"]
+    assert "agreement" not in {**kept, **told}  # of too few images that it has not learned from
     images = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     (wanted,) = opened(folder / "model.onnx").run(["logits"], {"images": images.numpy()})
     exact = ("--set", "session.x64quantprecision=1")  # it may overflow without VNNI

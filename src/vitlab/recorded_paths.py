@@ -88,15 +88,20 @@ def is_there(path: str) -> bool:
     return bool(fixed) and os.path.isdir(Path(*parts[:fixed]))  # noqa: PTH112 - any text
 
 
-def first_that_agrees(
+def read_agreeing(
     items: Iterable[Item], read: Callable[[Item], Content], agrees: Callable[[Content], bool]
-) -> Content:
-    """Return what is read of the first item that agrees; if none does, of the first readable one.
+) -> tuple[Content, bool]:
+    """Return what is read of the first item that agrees, else of the first readable one, and which.
+
+    A fingerprint takes a pass over all that it is of: it is asked for once an item.
 
     Args:
         items: such as places, at least one
         read: raises a UserError for what cannot be read
         agrees: whether its fingerprint is the recorded one
+
+    Returns:
+        The content, and whether it agrees.
 
     Raises:
         UserError: none can be read: what `read` raised for the first one.
@@ -110,10 +115,10 @@ def first_that_agrees(
             problems.append(error)
             continue
         if agrees(content):
-            return content
+            return content, True
         others = others or [content]
     if others:
-        return others[0]
+        return others[0], False
     raise problems[0]
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 SUMMARY = "Compare recipes over seeds, or runs: figures and tests."
 FIRST = ("accuracy", "map")  # the figure that has its interval in the table
 COSTS = ("params", "macs", "seconds")
-NUMBERING = ("--seed", "--fold")  # what runs of a recipe differ in
-TESTS = {"paired": "paired t-test", "welch": "Welch's t-test"}
 KINDS = {"paired": "paired", "welch": "Welch"}
 Lines = list[tuple[str, ...]]
 
@@ -78,6 +76,8 @@ def show(result: dict[str, Any]) -> None:
 
 def _show_recipes(result: dict[str, Any]) -> None:
     """Print a row a recipe, what differs in their options, and a row for each two recipes."""
+    from vitlab.report.comparing.recipe_tests import TITLES
+
     recipes = result["recipes"]
     names = [each["name"] for each in recipes]
     head, named = _differences(result, names)
@@ -90,7 +90,7 @@ def _show_recipes(result: dict[str, Any]) -> None:
         _print_options("recipe", names, _of_recipes(result))
     if named:
         tests = {each["test"] for each in result["recipe_pairs"] if each["test"]}
-        words = f", {TESTS[tests.pop()]}" if len(tests) == 1 else ""
+        words = f", {TITLES[tests.pop()]}" if len(tests) == 1 else ""
         print(f"difference of means, second minus first (95% interval){words}")
         print_table(head, named)
 
@@ -144,6 +144,8 @@ def _mean(recipe: dict[str, Any], metric: "Metric") -> str:
 
 def _of_recipes(result: dict[str, Any]) -> dict[str, list[str]]:
     """Return the options that differ, each with its value in the first run of every recipe."""
+    from vitlab.report.comparing.recipe_groups import NUMBERING
+
     places = [each["run"] for each in result["runs"]]
     first = [(*each["runs"], *each.get("unfinished", ()))[0] for each in result["recipes"]]
     values = {

@@ -17,16 +17,10 @@ SOON = 0.01  # seconds
 
 
 def leave_nothing() -> None:
-    """Remove drafts, scratch folders and semaphores of this process, if there may be any.
-
-    Python would remove the latter at its exit; else their tracker warns of each.
-    """
+    """Remove drafts, scratch folders and semaphores of this process, if there may be any."""
     files = sys.modules.get("vitlab.files")
-    util = sys.modules.get("multiprocessing.util")
-    if clear := getattr(files, "remove_unfinished", None):
-        clear()
-    if finish := getattr(util, "_run_finalizers", None):
-        finish(0)
+    if leave := getattr(files, "leave_nothing", None):
+        leave()
 
 
 class Interrupts:

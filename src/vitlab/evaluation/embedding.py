@@ -22,7 +22,7 @@ from vitlab.data.sources.source import Source
 from vitlab.distributed.launch import read_environment
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.infer import Inferred, batch_of, shape_taken, stacked
+from vitlab.evaluation.infer import Inferred, batch_of, infer, shape_taken, stacked
 from vitlab.evaluation.on_ray import writers
 from vitlab.evaluation.probes.feature_options import Taken
 from vitlab.evaluation.records import EmbeddedImages, EmbeddingRecord
@@ -310,8 +310,17 @@ class EmbeddingTable:
         groups = 1 if images is None else min(-(-images // rows), most)
         about = self.about | {"part_images": rows * groups}
         table = partial(self.written, rows // batch)
-        what = self.model, self.splits, self.compute, self.taken
-        return ShardJob("embedding", about, *what, rows * groups, ".parquet", table)
+        return ShardJob(
+            "embedding",
+            about,
+            self.model,
+            self.splits,
+            self.compute,
+            self.taken,
+            rows * groups,
+            ".parquet",
+            table,
+        )
 
     @cached_property
     def schema(self) -> Any:
@@ -362,9 +371,8 @@ class EmbeddingTable:
         labels = list[Any]()
         splits = list[str]()
         images = sum(map(len, self.splits.values()))
-        table = partial(self.written, 1)
-        what = self.model, self.splits, self.compute, self.taken
-        job = ShardJob("embedding", {}, *what, images, "", table)
+        form = self.compute.fast(self.model, max(self.splits.values(), key=len), 1)
+        compute = self.compute.of(form)
         found = np.empty((images, *self.shape), np.float16 if self.half else np.float32)
         bad = list[str]()
         with Meter(images, 0, "embedding") as meter:
@@ -374,8 +382,8 @@ class EmbeddingTable:
                 def progress(done: int, total: int, before: int = before) -> None:
                     meter.show(before + done, "images")
 
-                numbers = range(-(-len(source) // batch_of(self.model)))
-                for batch in job.infer(split, numbers, progress):
+                passes = infer(form.model, source, compute, [self.taken], progress=progress)
+                for batch in passes:
                     bad += (text for _, text in batch.bad)
                     if len(batch.indices):
                         texts, own, values = self._values([batch], split)

@@ -21,7 +21,7 @@ from vitlab.files import staged_file
 from vitlab.models.model import Model
 from vitlab.progress import say
 from vitlab.recipes.recipe import Recipe
-from vitlab.recorded_paths import first_that_agrees
+from vitlab.recorded_paths import read_agreeing
 from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.runs.run_folder import RunFolder
 from vitlab.values import fits
@@ -213,12 +213,12 @@ def reopened(folder: RunFolder) -> Splits:
             splits = with_validation(splits)
         return moved(splits, found.get("moved", {}))
 
-    def agrees(splits: Splits) -> bool:
-        return fingerprint(splits.whole or splits.train) == folder.fingerprint
-
-    ways = [*folder.paths.ways(folder.recipe_here, "data")]
-    splits = first_that_agrees(ways, open_splits, agrees)
-    if not agrees(splits):
+    splits, agrees = read_agreeing(
+        folder.paths.ways(folder.recipe_here, "data"),
+        open_splits,
+        lambda each: fingerprint(each.whole or each.train) == folder.fingerprint,
+    )
+    if not agrees:
         raise DataError(f"{recipe.data.data} has changed since the run was trained")
     return splits
 

@@ -30,7 +30,7 @@ from vitlab.files import check_regular
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.progress import public, say
-from vitlab.recorded_paths import first_that_agrees, places
+from vitlab.recorded_paths import places, read_agreeing
 from vitlab.weights.hub import is_hub_name
 from vitlab.weights.identity import feature_fingerprint
 from vitlab.weights.load import load
@@ -214,12 +214,14 @@ class FeatureTable:
 
         wanted = self.about.get("weights")
         try:
-            model = first_that_agrees(where, read, lambda each: feature_fingerprint(each) == wanted)
+            model, agrees = read_agreeing(
+                where, read, lambda each: feature_fingerprint(each) == wanted
+            )
         except WeightsError as error:
             raise WeightsError(f"{error}; {ADVICE}") from None
         if weights is None:
             say(f"weights: {one_line(model.source[:200])}, as {self.name} says")
-        if feature_fingerprint(model) != wanted:
+        if not agrees:
             raise WeightsError(
                 f"{model.source or 'the model'} ({model.config.name}) has other weights than "
                 f"{self.name} ({str(self.about.get('model'))[:80]}): {ADVICE}"

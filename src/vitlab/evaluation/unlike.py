@@ -10,8 +10,10 @@ from vitlab.distributed.world import World
 from vitlab.evaluation.answers import Float32s, Floats, Integers
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import sample
-from vitlab.evaluation.features import features_of
+from vitlab.evaluation.features import ImageFeatures, features_of
 from vitlab.evaluation.probes.feature_options import InnerFeatures
+from vitlab.evaluation.probes.few_shot import classes_of
+from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.models.unlike import Unlike, layer_of
 
@@ -55,6 +57,22 @@ def learned_unlike(
     folds = np.random.default_rng(0).permutation(len(y)) % FOLDS
     beside = None if others is None else np.array(others.values)
     return fit_unlike(np.array(found.values), y, folds, layer, beside)
+
+
+def fit_unlike_behind(
+    source: Source, cuts: ImageFeatures, folds: Integers, config: ModelConfig, layer: int
+) -> Unlike:
+    """Fit it to what `Cuts` have behind the vectors that a head is fitted to.
+
+    Args:
+        source: the images, of one class each
+        cuts: of those that could be decoded, (n, …), that end with what `Model.inner` gives
+        folds: the part of each, (n,), in which the head was judged
+        config: of the model
+        layer: that gives them
+    """
+    inner = cuts.values[:, -config.layer_width(layer) :]
+    return fit_unlike(inner, classes_of(source, "the data")[cuts.indices], folds, layer)
 
 
 def fit_unlike(

@@ -62,7 +62,7 @@ def main() -> int:
     """Compare, and print one line for the answers and one for the blocks."""
     options = arguments()
     try:
-        return compare(options)
+        return compare_file(options)
     except RefusalError as refusal:
         print(f"{options.runtime}: {refusal}")
     except ImportError as error:
@@ -73,7 +73,7 @@ def main() -> int:
     return 1
 
 
-def compare(options: argparse.Namespace) -> int:
+def compare_file(options: argparse.Namespace) -> int:
     """Return the status."""
     stored = dict(np.load(options.folder / "reference.npz", allow_pickle=False))
     graph = (options.folder / "model.onnx").read_bytes()
@@ -82,7 +82,7 @@ def compare(options: argparse.Namespace) -> int:
     away = 0.0
     cosines = dict[str, float]()
     other = difference_of_texts(graph, stored)
-    for batch in batches_of(stored):
+    for batch in stored_batches(stored):
         found = ran(options.runtime, graph, batch, setting)
         kinds = {**batch["output"], **batch["inner"]}
         gaps = [
@@ -133,7 +133,7 @@ def settings_of(words: Sequence[str]) -> dict[str, str]:
 Batch = dict[str, Numbers]
 
 
-def batches_of(stored: Mapping[str, NDArray[Any]]) -> Iterator[Batch]:
+def stored_batches(stored: Mapping[str, NDArray[Any]]) -> Iterator[Batch]:
     """Yield each batch of the reference: arrays by their names in the graph, by their kinds."""
     number = 0
     while any(key.startswith(f"{number}:") for key in stored):
@@ -196,12 +196,12 @@ def tell_difference(before: Any, after: Any) -> str:
 
 
 def pack_texts(value: Any) -> NDArray[np.uint8]:
-    """Return texts as an array, which no loader has to unpickle."""
+    """Return texts as an array that can be loaded without unpickling."""
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
 def unpack_texts(array: NDArray[np.uint8]) -> Any:
-    """Return what was `packed`."""
+    """Return what `pack_texts` was given."""
     return json.loads(array.tobytes())
 
 
@@ -315,7 +315,7 @@ def onnxruntime(graph: bytes, given: Numbers, names: list[str], setting: Setting
     for key, value in setting.values.items():
         known = [f"session.{each}" for each in SESSION]
         if key not in known and not key.startswith(OTHERS):
-            raise RefusalError(f"unknown --set {key}: {nearest(key, known)}")
+            raise RefusalError(f"unknown --set {key}: {suggest(key, known)}")
         options.add_session_config_entry(key, value)
     session = onnxruntime.InferenceSession(graph, options, [short[device]])
     taken = session.get_providers()[0]
@@ -337,7 +337,7 @@ def openvino(graph: bytes, given: Numbers, names: list[str], setting: Setting) -
     known = {name for each in there for name in core.get_property(each, "SUPPORTED_PROPERTIES")}
     for key in setting.values:
         if key not in known:
-            raise RefusalError(f"unknown --set {key}: {nearest(key, known)}")
+            raise RefusalError(f"unknown --set {key}: {suggest(key, known)}")
     compiled = core.compile_model(core.read_model(graph), asked, setting.values)
     took = compiled.get_property("EXECUTION_DEVICES")
     took = took if isinstance(took, str) else ", ".join(took)
@@ -346,7 +346,7 @@ def openvino(graph: bytes, given: Numbers, names: list[str], setting: Setting) -
     return {name: found[compiled.output(name)] for name in names}
 
 
-def nearest(key: str, known: Iterable[str]) -> str:
+def suggest(key: str, known: Iterable[str]) -> str:
     """Return what a wrong key may have meant."""
     close = difflib.get_close_matches(key, known, 3, 0.5)
     return f"did you mean {', '.join(close)}?" if close else "the runtime has no such setting"

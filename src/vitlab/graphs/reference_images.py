@@ -70,8 +70,8 @@ def photographs(count: int, size: tuple[int, int], channels: int, seed: int) -> 
     """
     draw = np.random.default_rng((seed, 7))
     rows, columns = size
-    along = [np.fft.fftfreq(rows)[:, None], np.fft.rfftfreq(columns)[None]]
-    falling = 1 / np.maximum(np.hypot(*along), 1 / max(size))
+    frequency = np.hypot(np.fft.fftfreq(rows)[:, None], np.fft.rfftfreq(columns)[None])
+    falling = 1 / np.maximum(frequency, 1 / max(size))
     places = [np.linspace(-1, 1, side) for side in size]
     made = np.empty((count, rows, columns, channels), np.uint8)
     for image in made:

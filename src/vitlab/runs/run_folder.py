@@ -263,17 +263,13 @@ class RunFolder:
         entries = [each | {"step": min(each["step"], step)} for each in stored]
         entries += [{"step": step} | each for each in changes]
         if entries != stored:
-            self.decide(
-                replace(self.decisions, rollbacks=(), diverged="")
-            )  # it may go back as often
+            # it may go back as often
+            self.decide(replace(self.decisions, rollbacks=(), diverged=""))
         elif self.paths.leads_to(recipe):
             return
-        found = self._nearby(recipe, self.tables.get("host", {}))
-        more: dict[str, Any] = {"code": code, "nearby": self.tables.get("nearby", {}) | found}
-        more |= {"changes": entries} if entries else {}
-        self._write(
-            self.tables | recipe.as_tables() | {k: each for k, each in more.items() if each}
-        )
+        near = self.tables.get("nearby", {}) | self._nearby(recipe, self.tables.get("host", {}))
+        parts = {"code": code, "nearby": near, "changes": entries}
+        self._write(self.tables | recipe.as_tables() | {k: v for k, v in parts.items() if v})
 
     @property
     def code(self) -> dict[str, Any]:

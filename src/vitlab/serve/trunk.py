@@ -18,7 +18,7 @@ from vitlab.models.fast.accelerate import (
     Clock,
     accelerate,
     can_accelerate,
-    first_that_agrees,
+    first_form_that_agrees,
     ranking,
     remembered,
 )
@@ -200,7 +200,7 @@ def fastest_form(trunk: Trunk, precision: Precision, clock: Clock) -> Form:
     device = trunk.device
     order = ranking(base, device, precision, BATCH, clock)
     shown = patterns(base, PROBES).to(device)
-    return _form_of(trunk, first_that_agrees(base, device, order, precision, shown))
+    return _form_of(trunk, first_form_that_agrees(base, device, order, precision, shown))
 
 
 def _form_of(trunk: Trunk, network: Model) -> Form:

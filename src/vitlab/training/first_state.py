@@ -25,9 +25,8 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import FEATURES, ImageFeatures, default_cache, features_of
 from vitlab.evaluation.infer import Vectors
 from vitlab.evaluation.probes.feature_options import Cuts
-from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.probes.searching import KINDS, FeatureChoice, FoundHead, find_ridge, fit_head
-from vitlab.evaluation.unlike import fit_unlike
+from vitlab.evaluation.unlike import fit_unlike_behind
 from vitlab.files import staged_file
 from vitlab.models.create import build
 from vitlab.models.model import Model
@@ -227,9 +226,8 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
     if reason := world.broadcast(reason):
         return replace(task, told=[*task.told, reason])
     if found is not None:
-        y = classes_of(source, "the data")[learn.indices]
-        inner = learn.values[:, -model.config.layer_width(vectors.inner) :]
-        model.unlike = fit_unlike(inner, y, found.folds, vectors.inner)
+        layer = vectors.inner
+        model.unlike = fit_unlike_behind(source, learn, found.folds, model.config, layer)
     _set_head(model, found, world)
     signed(model, task)
     known = found and {"l2": found.head.l2, "cross_validated": found.accuracy}

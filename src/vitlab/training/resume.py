@@ -15,7 +15,7 @@ from vitlab.progress import say
 from vitlab.recipes.choices import Schedule
 from vitlab.recipes.model_part import OF_TRAINING
 from vitlab.recipes.recipe import Recipe
-from vitlab.recorded_paths import first_that_agrees, is_there
+from vitlab.recorded_paths import is_there, read_agreeing
 from vitlab.runs import naming
 from vitlab.runs.local_paths import PARTS, PATHS
 from vitlab.runs.run_folder import RunFolder
@@ -95,7 +95,7 @@ def find_again(
     option = "DATA (data=)" if part == "data" else "--from (weights=)"
     then = getattr(getattr(recipe, part), name)
     try:
-        here, content, mark = first_that_agrees(
+        (here, content, mark), _ = read_agreeing(
             folder.paths.ways(recipe, part),
             lambda each: (each, *read(each)),
             lambda found: found[2] == wanted,

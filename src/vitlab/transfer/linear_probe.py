@@ -27,7 +27,7 @@ from vitlab.evaluation.probes.searching import (
     fit_head,
     with_head,
 )
-from vitlab.evaluation.unlike import fit_unlike, learned_unlike
+from vitlab.evaluation.unlike import fit_unlike_behind, learned_unlike
 from vitlab.keywords import ProbeKeywords
 from vitlab.models.model import Model
 from vitlab.models.unlike import layer_of
@@ -279,9 +279,8 @@ def _fitted(
     found = fit_head(train, learn, choices, kinds, searched.folds, device)
     made = with_head(model, found)
     if made.last_layer >= vectors.inner:
-        inner = learn.values[:, -model.config.layer_width(vectors.inner) :]
-        y = classes_of(train, "the data")[learn.indices]
-        made.unlike = fit_unlike(inner, y, found.folds, vectors.inner)
+        layer = vectors.inner
+        made.unlike = fit_unlike_behind(train, learn, found.folds, model.config, layer)
     else:  # it ends before that layer
         made.unlike = learned_unlike(made, train, None, compute, ALONE)
     return learn, found, made

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from vitlab.errors import UserError, WeightsError
-from vitlab.recorded_paths import first_that_agrees, places
+from vitlab.recorded_paths import places, read_agreeing
 from vitlab.weights.assembly import StateDict
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import cannot
@@ -243,7 +243,7 @@ def _base(
         return base
 
     try:
-        return first_that_agrees(where, read, lambda _: True)
+        return read_agreeing(where, read, lambda _: True)[0]
     except UserError as error:
         there = f" ({others[0]} is another model)" if others else ""
         raise WeightsError(

@@ -44,7 +44,6 @@ from vitlab.weights.identity import (
     checksums,
     described,
     description,
-    fingerprint,
 )
 from vitlab.weights.sharded import HEADER, Fields
 from vitlab.weights.source import StoredTensors
@@ -153,11 +152,6 @@ def delta(model: Model, base: Model) -> Delta:
     }
     about = dict(model.provenance)
     return Delta(model.config, changed, DeltaBase.of(base), about, model.seen, model.unlike)
-
-
-def is_base(wanted: DeltaBase, model: Model) -> bool:
-    """Return whether a model is the base that a delta was made from."""
-    return fingerprint(model) == wanted.fingerprint
 
 
 def check_base(wanted: DeltaBase, base: Model) -> None:

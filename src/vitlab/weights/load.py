@@ -16,11 +16,11 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import ANY_KIND, SomeModel, of_kind
 from vitlab.models.model import Model
 from vitlab.progress import public
-from vitlab.recorded_paths import base_of_run, first_that_agrees, places
+from vitlab.recorded_paths import base_of_run, places, read_agreeing
 from vitlab.weights.adapters import unaltered, with_adapter, with_base
 from vitlab.weights.assembly import StateDict, fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
-from vitlab.weights.deltas import Delta, check_base, is_base, merged
+from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.records import warning, whole, words
@@ -294,25 +294,25 @@ def _base_model(
         return given
     where = [given] if given is not None else _places(wanted, file)
 
-    def read(place: str | Path) -> Model:
-        """The model there in the form that is wanted, or any form of another one."""
+    def read(place: str | Path) -> tuple[Model, bool]:
+        """The model there in the form that is wanted, or any form of another one, and which."""
         others = list[Model]()
         try:
             for model in _variants(place, wanted, above, tuned.settled == tuned):
                 model.source = str(place)
                 if fingerprint(model) == wanted.fingerprint:
-                    return model
+                    return model, True
                 others = others or [model]
         except UserError:  # not every model can have another size or another head
             if not others:
                 raise
-        return others[0]
+        return others[0], False
 
     reason = "it was not found"
     try:
         if where:
-            model = first_that_agrees(where, read, lambda each: is_base(wanted, each))
-            if is_base(wanted, model):
+            (model, is_base), _ = read_agreeing(where, read, lambda found: found[1])
+            if is_base:
                 return model
             reason = f"{model.source} is {DeltaBase.of(model)}"
     except UserError as error:

@@ -21,9 +21,9 @@ from vitlab.models.seen import write_seen
 from vitlab.progress import public
 from vitlab.recorded_paths import (
     base_of_run,
-    first_that_agrees,
     last_name,
     places,
+    read_agreeing,
     run_of,
     strip_places,
 )
@@ -146,7 +146,7 @@ def _find_base(model: Model, given: str | Path) -> Model:
     run = run_of(model.source) if model.source else None
     typed = str(about.get("base", ""))
     name = run or model.source or "the model"
-    wanted = about.get("base_fingerprint")
+    wanted = str(about.get("base_fingerprint") or "")
     revision = about.get("base_commit")
     found: list[Any] = [given] if given else []
     if not given and run is not None:
@@ -163,8 +163,10 @@ def _find_base(model: Model, given: str | Path) -> Model:
     def read(place: str | Path) -> Model:
         return load(place, revision=revision if place == typed and is_hub_name(typed) else None)
 
-    base = first_that_agrees(found, read, lambda each: fingerprint(each) == wanted)
-    if wanted and fingerprint(base) != wanted:
+    base, agrees = read_agreeing(
+        found, read, lambda each: not wanted or fingerprint(each) == wanted
+    )
+    if not agrees:
         line = (
             f"{base.source} (fingerprint {fingerprint(base)[:12]}) is another model than the one "
             f"that {name} was tuned from ({wanted[:12]})"

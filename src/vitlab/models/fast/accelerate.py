@@ -130,13 +130,13 @@ def accelerate(
         order = [each for each in order if engine in available(model, where, each.dtype)]
     if order and order[0].engine == "plain":
         return plain
-    form = first_that_agrees(plain, where, order, precision, shown)
+    form = first_form_that_agrees(plain, where, order, precision, shown)
     if form is plain and engine != "auto":
         raise OptionError(f"engine={engine} cannot compute {model.config.name}: choose auto")
     return form
 
 
-def first_that_agrees(
+def first_form_that_agrees(
     plain: Model, where: torch.device, order: list[Timed], precision: Precision, shown: Tensor
 ) -> Model:
     """Return the first form in an order that agrees with a model on some images.

@@ -180,7 +180,7 @@ def _origins(folder: RunFolder, recipe: Recipe) -> list[tuple[RunFolder, Recipe]
     """Return the run that another one starts from, then that before it, as far as at hand."""
     found = list[tuple[RunFolder, Recipe]]()
     known = {folder.path.resolve()}
-    while (weights := recipe.start.weights) and (before := _run_at(weights, folder)):
+    while before := _run_before(folder):
         if before.path.resolve() in known:
             break
         known.add(before.path.resolve())
@@ -190,9 +190,9 @@ def _origins(folder: RunFolder, recipe: Recipe) -> list[tuple[RunFolder, Recipe]
     return found
 
 
-def _run_at(weights: str, folder: RunFolder) -> RunFolder | None:
-    """Return the run that has some weights: where it was named, or beside the one that has it."""
-    for path in (Path(weights).expanduser(), folder.path.resolve().parent / Path(weights).name):
+def _run_before(folder: RunFolder) -> RunFolder | None:
+    """Return the run that another one starts from, wherever it lies now; None without one."""
+    for path in folder.paths.places("weights"):
         run = RunFolder(path)
         try:
             if run.started and isinstance(run.recipe, Recipe):  # else of another version

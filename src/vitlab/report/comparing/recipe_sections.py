@@ -105,12 +105,12 @@ def _differences(recipes: Sequence[ComparedRecipe], pairs: Sequence[RecipePair])
     pairs = [each for each in pairs if each.differences]
     if not pairs:
         return []
-    metrics = {METRICS[pair.metric] for pair in pairs if pair.metric}
+    words = list(dict.fromkeys(METRICS[pair.metric].word for pair in pairs if pair.metric))
     columns: Columns = [
         ("Recipes", [_name_pair(recipes, pair) for pair in pairs]),
         (
-            f"Difference in {metrics.pop().word}" if len(metrics) == 1 else "Difference",
-            [_gap(pair, named=len(metrics) > 0) for pair in pairs],
+            f"Difference in {words[0]}" if len(words) == 1 else "Difference",
+            [_gap(pair, named=len(words) > 1) for pair in pairs],
         ),
         ("p", [_p_or_dash(pair.p) for pair in pairs]),
         ("p (Holm)", [_p_or_dash(pair.adjusted) for pair in pairs] if len(pairs) > 1 else None),

@@ -64,19 +64,22 @@ def recipe_pairs(recipes: Sequence[ComparedRecipe]) -> list[RecipePair]:
 
 
 def _pair(recipes: Sequence[ComparedRecipe], first: int, second: int) -> RecipePair:
-    two = (recipes[first], recipes[second])
-    if not _share_images(*two):
+    one = recipes[first]
+    other = recipes[second]
+    if not _share_images(one, other):
         return RecipePair(first, second, {}, reason=OTHER_IMAGES)
-    metric = main_of_both(*two)
+    metric = main_of_both(one, other)
     if metric is None:
         return RecipePair(first, second, {}, reason=NO_FIGURE)
-    seeds = _same_units(*two)
-    own = two[0].figures
-    other = two[1].figures
-    estimates = {name: _estimate(own[name], other[name], seeds) for name in own if name in other}
+    seeds = _same_units(one, other)
+    estimates = {
+        name: _estimate(values, other.figures[name], seeds)
+        for name, values in one.figures.items()
+        if name in other.figures
+    }
     gaps = {name: Difference(each.mean, _interval(each)) for name, each in estimates.items()}
     found = RecipePair(first, second, gaps, metric.name)
-    if min(len(each.runs) for each in two) < 2:
+    if min(len(one.runs), len(other.runs)) < 2:
         return replace(found, reason=SINGLE)
     main = estimates[metric.name]
     if not main.error and main.mean:

@@ -26,6 +26,7 @@ LAYERS = (
         "packages",
         "precision",
         "progress",
+        "public_calls",
     ),
     ("places", "recorded_paths"),
     ("images", "pages"),

@@ -19,10 +19,10 @@ from vitlab.progress import (
     choose_due,
     fitted,
     named_if_slow,
-    public,
     say,
     terminal_width,
 )
+from vitlab.public_calls import public
 
 PARTS = ["epoch 12.5/300", "loss 1.234", "accuracy 45.6%", "1,234 images/s"]
 

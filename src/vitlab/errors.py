@@ -27,7 +27,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -39,28 +39,6 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]
 
 
 BY_COMMAND = ContextVar("by_command", default=False)  # whether the command line reads the messages
-# A command that a message quotes, which stays; or an option, with the value that follows it.
-OPTION = re.compile(
-    r"(?P<command>\b(?:vitlab [a-z-]+|docker|pip|torchrun|ulimit|xcode-select) [^,;:()]*)|"
-    r"--(?P<name>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
-    r"(?:[ =](?P<value>\d[\w./-]*(?: \d[\w.-]*)*(?<![.-])%?|'[^']*'|[A-Z]{2,}|"
-    r"(?:auto|bce|bf16-pure|bf16|cpu|crop|csv|cuda|detect|focal|fp16|fp32|head|inner|int8|knn|no|"
-    r"none|onnx|outer|parquet|regress|segment|sampling|sigmoid|stored|tar|tensorboard|token|"
-    r"tokenizer|torch|trackio|upright|vitlab|wandb|weights|yes)(?![\w-])))?"
-)
-TWICE = re.compile(r"((\w+=)\S*) \(\2[^)]*\)")  # an argument that a message names in both ways
-FLAGS = ("resume", "change", "replace", "allow-outside", "drop-duplicates", "bare", "decoder")
-OF_HOST = ("device", "workers", "max_bad", "compile", "track", "probe", "shard", "timeout",
-           "check_duplicates", "checkpoint_activations")  # fmt: skip
-OTHER_NAMES = {  # in Python, where a function has them
-    "from": "weights",
-    "sweep": "grid",
-    "sweep_layer_decay": "layer_decays",
-    "sweep_share": "share",
-    "sweep_more": "more",
-}
-# A setting of a sweep, as its record has it, which a message names without dashes.
-SWEPT = re.compile(r"(?<![\w/.-])(?:sweep(?==)|sweep_(?:layer_decay|share|more)(?![\w/.-]))")
 
 
 @contextmanager
@@ -71,37 +49,6 @@ def read_by_command() -> Iterator[None]:
         yield
     finally:
         BY_COMMAND.reset(before)
-
-
-def in_python(text: str, arguments: Collection[str]) -> str:
-    """Return a message for a caller in Python: `budget="7m"` for `--budget 7m`.
-
-    Args:
-        text: as the command line says it
-        arguments: names of those of the function that was called
-    """
-
-    def to_argument(found: re.Match[str]) -> str:
-        if found["command"]:
-            return found[0]
-        name = found["name"].replace("-", "_")
-        other = OTHER_NAMES.get(name, name)
-        name = other if other in arguments or name == "from" else name
-        value = found["value"] or ("True" if found["name"] in FLAGS else "")
-        if " " in value:
-            value = f"({value.replace(' ', ', ')})"
-        elif value and not re.fullmatch(r"[\d.]+(e-?\d+)?|True|[A-Z]+|'.*'", value):
-            value = f'"{value}"'
-        within = name in OF_HOST and name not in arguments and "host" in arguments
-        return f"host=vitlab.Host({name}={value or '…'})" if within else f"{name}={value}"
-
-    def to_setting(found: re.Match[str]) -> str:
-        other = OTHER_NAMES[found[0]]
-        return other if other in arguments else found[0]
-
-    if "Python" in text:
-        return text
-    return TWICE.sub(r"\1", SWEPT.sub(to_setting, OPTION.sub(to_argument, text)))
 
 
 class UserError(ValueError):

@@ -1,34 +1,24 @@
 """Progress and messages: a live bar on a terminal, lines on stderr elsewhere, all by `logging`.
 
 Messages go to the logger `vitlab`, which prints them on stderr as they are unless the program's own
-logging does. `public` gives functions `quiet=True`, and a line for an argument of a wrong type.
+logging does.
 
 What takes long is a `Work`: a `Meter`, which counts, or a block of `named_if_slow`. A thread looks
 four times a second at what is going on. On a terminal it is a line that moves; elsewhere it is
 named within five seconds, and every ten from then on, whatever the program is busy with.
 """
 
-import inspect
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self
 
-from vitlab.errors import (
-    BY_COMMAND,
-    OptionError,
-    UserError,
-    as_user_error,
-    escape_controls,
-    in_python,
-)
+from vitlab.errors import escape_controls
 from vitlab.units import clock
 
 if TYPE_CHECKING:
@@ -44,22 +34,6 @@ LEAST, MOST = 6, 40  # columns of the bar
 GAP = "  "
 LOG = logging.getLogger("vitlab")
 QUIET = ContextVar("quiet", default=False)
-F = TypeVar("F", bound=Callable[..., Any])
-MODEL = "a model is needed: vitlab.load(...), vitlab.create(...) or a run's .model"
-PLACE = (str, os.PathLike, type(None))  # of what a run writes; None for a new folder
-DOING = {  # by the name of a function that others call
-    "load": "loading the model",
-    "save": "saving the model",
-    "delta": "comparing with the start",
-    "accelerate": "making the model fast",
-}
-NEEDED = {  # by the type of an argument
-    "Recipe": "a Recipe is needed: vitlab.recipe(...)",
-    "Model": MODEL,
-    "Module": MODEL,
-    "Sequence": "a list is needed",
-    "str": "a name is needed",
-}
 
 
 class ToStderr(logging.Handler):
@@ -99,61 +73,6 @@ def say(*lines: str) -> None:
     """Tell the user: on stderr, unless `logging` is set up otherwise."""
     for line in lines:
         LOG.info(line)
-
-
-def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
-    """Check the types of some arguments of a function, and obey its `quiet=True`.
-
-    Calling it raises OptionError in one line that says what is needed, and DiskError for what the
-    system refuses and a person can mend. What a function that trains refuses names its arguments in
-    Python, in place of options.
-    """
-
-    def decorate(function: F) -> F:
-        signature = inspect.signature(function)
-        doing = DOING.get(function.__name__, function.__name__)
-
-        @wraps(function)
-        def call(*given: Any, **named: Any) -> Any:
-            if "host" in signature.parameters:
-                check_guarded(sys._getframe(1))
-            found = signature.bind_partial(*given, **named).arguments
-            for name, kinds in needed.items():
-                if name in found and not isinstance(found[name], kinds):
-                    kind = (kinds if isinstance(kinds, tuple) else (kinds,))[0].__name__
-                    raise OptionError(
-                        f"{name} is of type {type(found[name]).__name__}, but {NEEDED[kind]}"
-                    )
-            before = QUIET.set(QUIET.get() or bool(named.get("quiet")))
-            try:
-                with named_if_slow(doing, by_itself=False):
-                    return function(*given, **named)
-            except UserError as error:
-                if "host" in signature.parameters and not BY_COMMAND.get():
-                    error.args = (in_python(str(error), signature.parameters),)
-                raise
-            except (OSError, RuntimeError, UnicodeEncodeError) as error:
-                raise as_user_error(error) from error.__cause__
-            finally:
-                QUIET.reset(before)
-
-        return cast(F, call)
-
-    return decorate
-
-
-def check_guarded(caller: FrameType) -> None:
-    """End a process that runs its parent's script again, which starts processes without a guard.
-
-    Raises:
-        SystemExit: with one line.
-    """
-    again = caller.f_globals.get("__name__") == "__mp_main__"  # what multiprocessing names it
-    if again and caller.f_code.co_name == "<module>":
-        raise SystemExit(
-            "processes that a script starts run the script again: put what it does into a "
-            'function, and call that below `if __name__ == "__main__":`'
-        )
 
 
 def _is_first() -> bool:

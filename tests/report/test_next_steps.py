@@ -36,6 +36,22 @@ def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     return out
 
 
+def hand_over(
+    steps: dict[str, str],
+    photo: str,
+    away: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """Pack the model, unpack it in another folder, where the working folder is then, and use it."""
+    run_line(steps["Give it to somebody"], capsys)
+    away.mkdir()
+    shutil.move("model.tar.gz", away)
+    shutil.copy(photo, away / "new.png")
+    monkeypatch.chdir(away)
+    return run_line(steps["They unpack and use it"].replace("IMAGE…", "new.png --json"), capsys)
+
+
 def steps_of(run: str) -> dict[str, str]:
     """The commands of a run's report, by the first words of what they do."""
     items = next_steps(facts_of(RunFolder(run))).items
@@ -60,14 +76,8 @@ def test_a_model_is_given_away_and_more_photographs_come_next_week(
         assert not call(capsys, *words)[0]
     run = words[-1]
     steps = steps_of(run)
-    run_line(steps["Give it to somebody"], capsys)
     away = tmp_path / "away"
-    away.mkdir()
-    shutil.move("model.tar.gz", away)
-    shutil.copy("my photos/ants/000.png", away / "new.png")
-    monkeypatch.chdir(away)
-    use = steps["They unpack and use it"].replace("IMAGE…", "new.png --json")
-    theirs = json.loads(run_line(use, capsys))
+    theirs = json.loads(hand_over(steps, "my photos/ants/000.png", away, monkeypatch, capsys))
     monkeypatch.chdir(home)
     ours = json.loads(run_line(f"vitlab predict {run} 'my photos/ants/000.png' --json", capsys))
     (mine,), (their,) = (each["predictions"] for each in (ours, theirs))
@@ -96,14 +106,8 @@ def test_a_run_of_numbers_is_given_away_as_a_whole(
     words = ["train", "ages.csv", "--targets", "age", "--task", "regress", *SMALL]
     assert not call(capsys, *words, "--out", "runs/ages")[0]
     steps = steps_of("runs/ages")
-    run_line(steps["Give it to somebody"], capsys)
     away = tmp_path / "away"
-    away.mkdir()
-    shutil.move("model.tar.gz", away)
-    shutil.copy("photos/a/000.png", away / "new.png")
-    monkeypatch.chdir(away)
-    use = steps["They unpack and use it"].replace("IMAGE…", "new.png --json")
-    assert "age" in run_line(use, capsys)
+    assert "age" in hand_over(steps, "photos/a/000.png", away, monkeypatch, capsys)
     assert not (away / "ages" / "checkpoints").exists()
 
 

@@ -32,7 +32,7 @@ def tuned(out: str | Path = "runs/lora", data: str = "photos", weights: str = "b
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with images and a model, in which commands are typed; and one beside it."""
-    place = tmp_path / "work"
+    place = tmp_path / "here"
     photo_folder(place / "photos", {"blue": 8, "green": 8, "red": 8}, 16, 16)
     vitlab.save(noisy(tiny()), place / "base")
     (tmp_path / "elsewhere").mkdir()
@@ -55,7 +55,7 @@ def spellings(work: Path) -> dict[str, tuple[str, str]]:
     away = os.path.relpath(work, work.parent / "elsewhere")
     starts = {
         "absolute": f"{work}/", "relative": f"{away}/", "through a link": "../link/",
-        "not straight": f"{away}/runs/../", "from home": "~/work/", "as then": "",
+        "not straight": f"{away}/runs/../", "from home": "~/here/", "as then": "",
     }  # fmt: skip
     return {name: (f"{each}photos/", f"{each}base") for name, each in starts.items()}
 
@@ -204,7 +204,7 @@ def test_the_data_of_a_run_is_opened_where_it_was(run: Path) -> None:
 def test_a_probe_goes_on_in_another_folder(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = vitlab.probe("photos", "base", work / "runs" / "probe", host=HOST, quiet=True)
     monkeypatch.chdir(work.parent / "elsewhere")
-    where = "../work/photos/", "~/work/base"
+    where = "../here/photos/", "~/here/base"
     again = vitlab.probe(*where, work / "runs" / "probe", host=HOST, resume=True, quiet=True)
     assert again.metrics == first.metrics
     photo_folder(Path("others"), {"blue": 8, "green": 8, "red": 7}, 16, 16)
@@ -231,7 +231,7 @@ def test_several_runs_go_on_in_another_folder(
     monkeypatch.chdir(work.parent / "elsewhere")
     code, _, err = call(capsys, *words, "--resume")
     assert code == 0, err
-    there = [f"../work/{each}" if each in ("photos", "base") else each for each in words]
+    there = [f"../here/{each}" if each in ("photos", "base") else each for each in words]
     code, _, err = call(capsys, *there, "--resume")
     assert code == 0, err
     vitlab.save(tiny(7), "other")

@@ -30,7 +30,8 @@ from vitlab.evaluation.infer import Probabilities, check_classifier, predict
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import figures, moved_by
 from vitlab.models.model import Model
-from vitlab.progress import public, say
+from vitlab.progress import say
+from vitlab.public_calls import public
 
 Per = Literal["class", "all"]
 BLOCK = 2_000_000  # logits whose softmax is in memory at once

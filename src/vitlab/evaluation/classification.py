@@ -27,7 +27,8 @@ from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART, On
 from vitlab.precision import Engine, Precision
-from vitlab.progress import LOG, public
+from vitlab.progress import LOG
+from vitlab.public_calls import public
 from vitlab.weights.identity import feature_fingerprint
 
 

@@ -42,7 +42,8 @@ from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART, On, check_new, is_folder
 from vitlab.precision import Engine
-from vitlab.progress import PLACE, Meter, public, say
+from vitlab.progress import Meter, say
+from vitlab.public_calls import PLACE, public
 from vitlab.units import storage
 from vitlab.weights.identity import feature_fingerprint
 

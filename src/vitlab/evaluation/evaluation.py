@@ -27,7 +27,7 @@ from vitlab.evaluation.rows import RowLayout, table_to
 from vitlab.models.model import Model
 from vitlab.places import NO_FILES, Files, check_files
 from vitlab.precision import Engine, Precision, fixed
-from vitlab.progress import public
+from vitlab.public_calls import public
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from vitlab.evaluation.infer import check_classifier, infer, stacked
 from vitlab.models.model import Model
 from vitlab.objectives.pretext_task import unit_pixels
 from vitlab.precision import fixed
-from vitlab.progress import LOG, public
+from vitlab.progress import LOG
+from vitlab.public_calls import public
 
 PASSES = 24  # over the images without gradients, for all figures
 

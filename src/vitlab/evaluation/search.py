@@ -29,7 +29,8 @@ from vitlab.evaluation.probes.feature_options import Taken
 from vitlab.files import check_regular
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
-from vitlab.progress import public, say
+from vitlab.progress import say
+from vitlab.public_calls import public
 from vitlab.recorded_paths import places, read_agreeing
 from vitlab.weights.hub import is_hub_name
 from vitlab.weights.identity import feature_fingerprint

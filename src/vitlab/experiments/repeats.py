@@ -38,7 +38,7 @@ from vitlab.experiments.timing import length_told
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.places import On
-from vitlab.progress import PLACE, public
+from vitlab.public_calls import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.page import ReportTable, TablePage
 from vitlab.runs.naming import run_name

@@ -35,7 +35,7 @@ from vitlab.files import SWEEP_FOLDER
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.places import On
-from vitlab.progress import PLACE, public
+from vitlab.public_calls import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.page import ReportTable, TablePage
 from vitlab.runs.naming import run_name

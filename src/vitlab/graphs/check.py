@@ -82,7 +82,7 @@ def compare_file(options: argparse.Namespace) -> int:
     away = 0.0
     cosines = dict[str, float]()
     other = difference_of_texts(graph, stored)
-    for batch in stored_batches(stored):
+    for batch in iterate_batches(stored):
         found = ran(options.runtime, graph, batch, setting)
         kinds = {**batch["output"], **batch["inner"]}
         gaps = [
@@ -133,7 +133,7 @@ def settings_of(words: Sequence[str]) -> dict[str, str]:
 Batch = dict[str, Numbers]
 
 
-def stored_batches(stored: Mapping[str, NDArray[Any]]) -> Iterator[Batch]:
+def iterate_batches(stored: Mapping[str, NDArray[Any]]) -> Iterator[Batch]:
     """Yield each batch of the reference: arrays by their names in the graph, by their kinds."""
     number = 0
     while any(key.startswith(f"{number}:") for key in stored):

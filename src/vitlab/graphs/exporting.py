@@ -16,7 +16,7 @@ from vitlab.graphs.narrowing_cost import check_calibration, draw
 from vitlab.graphs.targets import IMAGES, MODEL, TARGETS, Precision, check_precision, check_target
 from vitlab.models.model import Model
 from vitlab.models.seen import write_seen
-from vitlab.progress import public
+from vitlab.public_calls import public
 from vitlab.weights.assembly import unwrapped, whole_state
 
 

@@ -17,7 +17,7 @@ from vitlab.models.encoder.attention import Attention, HeadNorms
 from vitlab.models.encoder.block import Block, Branch
 from vitlab.models.layers import NORMS
 from vitlab.models.positions.positions import Positions
-from vitlab.progress import public
+from vitlab.public_calls import public
 
 Module = TypeVar("Module", bound=nn.Module)
 Norm = nn.LayerNorm | nn.RMSNorm

@@ -9,7 +9,7 @@ from vitlab.errors import OptionError
 from vitlab.keywords import RecipeKeywords
 from vitlab.options import nearest
 from vitlab.places import exists
-from vitlab.progress import public
+from vitlab.public_calls import public
 from vitlab.recipes.choices import Average, ObjectivePart, Optimization, Schedule, Start
 from vitlab.recipes.model_part import model_part
 from vitlab.recipes.papers import PAPERS

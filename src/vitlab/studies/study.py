@@ -58,7 +58,8 @@ from vitlab.models.cost import cost
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.packages import check_installed
 from vitlab.places import On
-from vitlab.progress import named_if_slow, public
+from vitlab.progress import named_if_slow
+from vitlab.public_calls import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import folder_name
 from vitlab.studies.base import Base, small

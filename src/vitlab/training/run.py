@@ -22,7 +22,8 @@ from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.optim.sliced import full
-from vitlab.progress import PLACE, named_if_slow, public
+from vitlab.progress import named_if_slow
+from vitlab.public_calls import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder

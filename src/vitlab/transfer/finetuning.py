@@ -7,7 +7,7 @@ from vitlab.data.sources.request import Given
 from vitlab.keywords import FinetuneKeywords
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
-from vitlab.progress import PLACE, public
+from vitlab.public_calls import PLACE, public
 from vitlab.recipes.choices import Tune
 from vitlab.recipes.named import BACKBONE
 from vitlab.recipes.named import recipe as named

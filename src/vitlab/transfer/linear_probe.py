@@ -32,7 +32,8 @@ from vitlab.keywords import ProbeKeywords
 from vitlab.models.model import Model
 from vitlab.models.unlike import layer_of
 from vitlab.options import options_of
-from vitlab.progress import PLACE, public, say
+from vitlab.progress import say
+from vitlab.public_calls import PLACE, public
 from vitlab.recipes.head_search import INSTEAD, HeadSearch, MaskOptions, probe_recipe
 from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import PROBE, Host, Recipe

@@ -23,7 +23,7 @@ from vitlab.models.create import MODEL_OF, assemble
 from vitlab.models.layers import classifier
 from vitlab.models.model import Model
 from vitlab.options import check_known
-from vitlab.progress import public
+from vitlab.public_calls import public
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.deltas import Delta, delta, merged
 from vitlab.weights.formats.format_api import OF_IMAGES

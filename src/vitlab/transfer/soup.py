@@ -21,7 +21,8 @@ from vitlab.evaluation.evaluation import evaluate
 from vitlab.files import head_of
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
-from vitlab.progress import public, say
+from vitlab.progress import say
+from vitlab.public_calls import public
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.formats.format_api import OF_TRAINING
 from vitlab.weights.identity import fingerprint

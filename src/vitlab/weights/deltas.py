@@ -28,7 +28,8 @@ from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import PREFIX, Unlike
-from vitlab.progress import public, say
+from vitlab.progress import say
+from vitlab.public_calls import public
 from vitlab.recorded_paths import last_name, run_of, seen_by_others, strip_places
 from vitlab.values import conform
 from vitlab.weights.assembly import StateDict, empty, fits, whole_state

@@ -15,7 +15,7 @@ from vitlab.keywords import CreateKeywords
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import ANY_KIND, SomeModel, of_kind
 from vitlab.models.model import Model
-from vitlab.progress import public
+from vitlab.public_calls import public
 from vitlab.recorded_paths import base_of_run, places, read_agreeing
 from vitlab.weights.adapters import unaltered, with_adapter, with_base
 from vitlab.weights.assembly import StateDict, fitted, whole_state

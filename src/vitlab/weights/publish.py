@@ -13,7 +13,8 @@ from vitlab.hub import unheard
 from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
-from vitlab.progress import named_if_slow, public
+from vitlab.progress import named_if_slow
+from vitlab.public_calls import public
 from vitlab.recorded_paths import strip_places
 from vitlab.weights.assembly import unwrapped
 from vitlab.weights.formats.records import rules

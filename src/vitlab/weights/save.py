@@ -18,7 +18,7 @@ from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, staged_folder, write_text
 from vitlab.models.model import Model
 from vitlab.models.seen import write_seen
-from vitlab.progress import public
+from vitlab.public_calls import public
 from vitlab.recorded_paths import (
     base_of_run,
     last_name,

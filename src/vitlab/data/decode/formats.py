@@ -200,7 +200,7 @@ def file_kind(path: str | Path) -> str:
     Devices, pipes, sockets and folders are never read from; a link is followed.
 
     Returns:
-        Empty, too, for what is no regular file or cannot be read.
+        Empty, too, where that is not a regular file or cannot be read.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:

@@ -33,7 +33,8 @@ from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import cache_folder
 from vitlab.precision import Engine, Precision, check_precision, multiplies_bf16
-from vitlab.progress import named_if_slow, public
+from vitlab.progress import named_if_slow
+from vitlab.public_calls import public
 from vitlab.values import fits
 
 CHANCES = 0.02  # how far bf16 may move a probability

@@ -9,7 +9,7 @@ from typing import Any
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired_tests import Difference, Pair
 from vitlab.places import check_drawing, check_page
-from vitlab.progress import PLACE, public
+from vitlab.public_calls import PLACE, public
 from vitlab.report.comparing.compared_run import ComparedRun, differing
 from vitlab.report.comparing.recipe_groups import ComparedRecipe, seeds_of
 from vitlab.report.comparing.recipe_tests import RecipePair
@@ -65,8 +65,8 @@ def compare(
 
     Raises:
         RunError: no run in a folder, the same run twice, or damaged files.
-        OptionError: fewer than two runs or more than 20 recipes, `out` or `figure` is no new file
-            of its kind, or no run has a figure to draw.
+        OptionError: fewer than two runs or more than 20 recipes, `out` or `figure` is not a
+            new file of its kind, or no run has a figure to draw.
         DiskError: a file cannot be written.
     """
     file = None if out is None else check_page(out, replace=replace)

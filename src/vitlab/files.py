@@ -147,17 +147,6 @@ def remove_unfinished() -> None:
         _UNFINISHED.pop(own, None)
 
 
-def leave_nothing() -> None:
-    """Remove what is unfinished, and semaphores, where a process ends before Python's own exit.
-
-    Python would remove the latter at its exit; else their tracker warns of each.
-    """
-    remove_unfinished()
-    util = sys.modules.get("multiprocessing.util")
-    if finish := getattr(util, "_run_finalizers", None):
-        finish(0)
-
-
 _UNFINISHED: dict[Path, Path] = {}  # a draft's folder, and what it is of; a scratch folder: itself
 atexit.register(remove_unfinished)
 os.register_at_fork(after_in_child=_UNFINISHED.clear)

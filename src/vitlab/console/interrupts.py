@@ -17,10 +17,16 @@ SOON = 0.01  # seconds
 
 
 def leave_nothing() -> None:
-    """Remove drafts, scratch folders and semaphores of this process, if there may be any."""
+    """Remove drafts, scratch folders and semaphores of this process, if there may be any.
+
+    Python would remove the latter at its exit; else their tracker warns of each.
+    """
     files = sys.modules.get("vitlab.files")
-    if leave := getattr(files, "leave_nothing", None):
-        leave()
+    if clear := getattr(files, "remove_unfinished", None):
+        clear()
+    util = sys.modules.get("multiprocessing.util")
+    if finish := getattr(util, "_run_finalizers", None):
+        finish(0)
 
 
 class Interrupts:

@@ -19,6 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 from multiprocessing.connection import Connection
+from multiprocessing.util import _run_finalizers  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -26,7 +27,7 @@ import torch
 
 from vitlab.errors import DiskError, OptionError, RunError, UserError, read_by_command
 from vitlab.evaluation.on_ray import TRIES, cluster, room
-from vitlab.files import leave_nothing
+from vitlab.files import remove_unfinished
 from vitlab.machine.processes import is_stopped
 from vitlab.progress import say
 
@@ -131,7 +132,8 @@ def _follow(theirs: Connection) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             is_interrupted = True
         time.sleep(POLL)
-    leave_nothing()
+    remove_unfinished()
+    _run_finalizers(0)  # semaphores, which their tracker would warn of
     os._exit(0)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from objectives.made import batch_of, seeded
 from vitlab.data.augment.mix import Mix
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
 from vitlab.objectives.balance import class_weights, decided, imbalance
 from vitlab.objectives.classify import Classify, objective_of

@@ -15,7 +15,7 @@ from objectives.made import batch_of
 from oracles.peers import timm
 from vitlab.data.augment.augment import normalize
 from vitlab.data.augment.mix import Mix
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ViTConfig

@@ -15,7 +15,7 @@ import vitlab
 from vitlab import device as devices
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.policy import draws_needed
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.loader import Upload
 from vitlab.data.settings import Augment
 from vitlab.errors import DeviceError

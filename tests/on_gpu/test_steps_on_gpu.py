@@ -18,7 +18,7 @@ from steps import each_step
 from vitlab import device as devices
 from vitlab.data.augment import augment as augmenting
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.loader import Upload
 from vitlab.device import STAGED, fetched, sent
 from vitlab.errors import DeviceError

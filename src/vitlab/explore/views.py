@@ -189,7 +189,7 @@ class Shown:
     def described(self) -> dict[str, Any]:
         """Return what the page is told."""
         config = self.model.config
-        several = kind_of(self.model).several
+        several = kind_of(self.model.provenance).several
         return {
             "name": self.name,
             "notation": config.name,

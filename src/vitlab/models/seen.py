@@ -1,7 +1,8 @@
-"""Images that a model has learned from: 8 bytes each, kept beside its weights (weights/seen_file.py).
+"""Images that a model has learned from: 8 bytes each, kept beside its weights.
 
-An array of uint64 (n,), sorted. The lowest bit says whether the image was learned with a label; the
-others are those of `data.holdout.identities`. What makes one model of others has the union.
+An array of uint64 (n,), sorted; weights/seen_file.py has its file. The lowest bit says
+whether the image was learned with a label; the others are those of `data.holdout.identities`. What
+makes one model of others has the union.
 """
 
 import numpy as np

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from vitlab.data.augment.mix import dense
 from vitlab.data.labels import Labels
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.objectives.balance import class_weights

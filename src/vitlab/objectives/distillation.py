@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.data.labels import kind_of
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.model import Model
@@ -158,7 +158,7 @@ class Teacher:
         scores = (found.float() / self.model.temperature)[:, chosen]
         if self.wanted == "soft":
             return scores
-        if not kind_of(self.model).several:
+        if not kind_of(self.model.provenance).several:
             return scores.argmax(-1)
         least = scores.new_tensor(self.model.thresholds)[chosen]
         return (scores.sigmoid() > least).float()

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.models.config import Grid, ModelConfig, ViTConfig

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.data.labels import Labels
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.crops import View
 from vitlab.data.settings import Augment
 from vitlab.device import sent

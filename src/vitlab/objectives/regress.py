@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.data.labels import Labels, TargetLabels
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.pretext_task import LossFigures, PretextTask

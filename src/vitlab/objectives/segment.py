@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from vitlab.data.labels import IGNORED, Labels
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.matching import Pairs, chances_of, class_loss, paired, shares_of

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitlab.data.augment.policy import draws_needed
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import DeviceError, OptionError
 from vitlab.measure.allocated import peak_bytes
 from vitlab.measure.modes import Precision

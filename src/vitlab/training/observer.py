@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.cache import shows
 from vitlab.data.loading.crops import View
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader

@@ -14,7 +14,8 @@ from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import crop
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import Batch, TrainingBatches
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.crops import View, load_views
 from vitlab.data.loading.loader import loader
 from vitlab.data.loading.order import draws

@@ -19,7 +19,7 @@ from torch import Tensor
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import Labels
 from vitlab.data.loading.batch import Batch
-from vitlab.models.config import ModelConfig
+from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.matching import Pairs, chances_of, class_loss, paired, shares_of
 from vitlab.objectives.pretext_task import LossFigures, PretextTask, as_pictures, unit_pixels

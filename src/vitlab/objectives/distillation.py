@@ -15,7 +15,9 @@ from torch.nn import functional as F
 from vitlab.data.labels import kind_of
 from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.resnet_config import ResNetConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.classify import Classify

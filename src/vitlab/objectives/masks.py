@@ -14,7 +14,7 @@ from torch import Tensor
 from vitlab.data.loading.batch import Batch
 from vitlab.device import sent
 from vitlab.errors import OptionError
-from vitlab.models.config import Grid
+from vitlab.models.grid import Grid
 
 
 class EachImage:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from vitlab.data.labels import Labels, TargetLabels
 from vitlab.data.loading.batch import Batch
-from vitlab.models.config import ModelConfig
+from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.pretext_task import LossFigures, PretextTask
 from vitlab.recipes.choices import LossName

@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from vitlab.data.labels import IGNORED, Labels
 from vitlab.data.loading.batch import Batch
-from vitlab.models.config import ModelConfig
+from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.matching import Pairs, chances_of, class_loss, paired, shares_of
 from vitlab.objectives.pretext_task import LossFigures, PretextTask

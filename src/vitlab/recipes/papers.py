@@ -10,7 +10,8 @@ from typing import Any
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
 from vitlab.images import IMAGENET
-from vitlab.models.config import ViTConfig, kind_of
+from vitlab.models.config import kind_of
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.names import shape_of
 from vitlab.recipes.choices import Distill, ObjectivePart, Optimization, Schedule
 from vitlab.recipes.model_part import model_part, width_of

@@ -5,7 +5,8 @@ from typing import Any
 
 from vitlab.data.settings import Augment, Data
 from vitlab.images import IMAGENET
-from vitlab.models.config import ViTConfig, kind_of
+from vitlab.models.config import kind_of
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.recipes.choices import Average, ObjectivePart, Optimization, Schedule
 from vitlab.recipes.model_part import ModelPart, model_part, width_of
 from vitlab.recipes.pretext import Pretext

@@ -10,7 +10,7 @@ from vitlab.data.labels import Labels
 from vitlab.errors import HubError, OptionError, WeightsError
 from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ViTConfig, config_of
-from vitlab.models.create import assemble, resized, with_new_head
+from vitlab.models.create import assemble, resize_tensors, with_new_head
 from vitlab.models.model import Model
 from vitlab.objectives.distillation import check_teacher, remarks_of
 from vitlab.objectives.pretext_tasks import TASKS
@@ -165,7 +165,7 @@ def made_from(
         if start.head_start == "random" and config.classes:
             classify = f"{type(base).head_names[0]}weight"
             nn.init.trunc_normal_(tensors[classify], std=RANDOM, generator=generator)
-    tensors = resized(tensors, base.config, config)
+    tensors = resize_tensors(tensors, base.config, config)
     if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in empty(config).items()}:
         mine: dict[str, Any] = vars(config)
         names = [name for name, value in theirs.items() if value != mine[name]]

@@ -11,8 +11,8 @@ import torch
 
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.cache import shows
-from vitlab.data.loading.crops import View
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
+from vitlab.data.loading.views import View
 from vitlab.data.masks import masked
 from vitlab.data.sources.source import Source, Subset
 from vitlab.device import widest

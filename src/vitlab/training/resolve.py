@@ -34,7 +34,7 @@ from vitlab.errors import DataError, OptionError, remedy_of
 from vitlab.evaluation.probes.probing import Probe
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig
-from vitlab.models.create import resized
+from vitlab.models.create import resize_tensors
 from vitlab.models.model import Model
 from vitlab.models.names import shape_of
 from vitlab.models.seen import NOTHING, Seen
@@ -484,7 +484,7 @@ def for_size(recipe: Recipe, part: ModelPart, base: ModelConfig) -> tuple[ModelP
         told = [f"image_size={better}, as {name} has for {base.name}"]
         size = better
     try:
-        resized(empty(base), base, base.sized(size))
+        resize_tensors(empty(base), base, base.sized(size))
     except OptionError as error:
         if _takes(base, size):  # but has no positions for it
             line = stays + str(error).partition(":")[0]

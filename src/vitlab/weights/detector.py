@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.files import DETECT
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.values import check_names
 from vitlab.weights.beside import HeadFile, load_beside, save_beside

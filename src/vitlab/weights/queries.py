@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.layers import reset_xavier
 from vitlab.models.model import Model
 from vitlab.models.positions.positions import check_extra

@@ -20,7 +20,8 @@ from vitlab.data.mask_classes import LARGEST, MaskClasses
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.files import SEGMENT
 from vitlab.images import ImageSpec
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.values import check_names
 from vitlab.weights.beside import HeadFile, load_beside, save_beside

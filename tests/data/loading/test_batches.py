@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from conftest import photo
-from vitlab.data.augment.policy import draws_needed
+from vitlab.data.augment.draws import draws_needed
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch

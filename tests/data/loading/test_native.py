@@ -10,7 +10,7 @@ import torch
 import vitlab
 from conftest import photo
 from vitlab.data.augment.augment import augment, normalize
-from vitlab.data.augment.policy import draws_needed
+from vitlab.data.augment.draws import draws_needed
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches

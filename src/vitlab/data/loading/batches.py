@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from vitlab.data.augment.policy import mirrored
-from vitlab.data.decode import crop
+from vitlab.data.augment.draws import mirrored
+from vitlab.data.decode.crop_box import DRAWS
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import PlacedLabels
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views
+from vitlab.data.loading.crops import center, copies_of, fitted_image, load_views
 from vitlab.data.loading.order import Groups, batch_samples, draws, own_part
+from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
 from vitlab.data.sources.ahead import read_ahead
 from vitlab.data.sources.source import Source
@@ -72,7 +73,7 @@ class TrainingBatches(Dataset[Batch]):
         native = (placed is not None and placed.keeps_aspect) or self.spec.fit == "native"
         quick = not self.views and self.augment.area < 1
         boxes = [
-            [view.box(row[: crop.DRAWS], native=native) for row in part]
+            [view.box(row[:DRAWS], native=native) for row in part]
             for view, part in zip(views, parts, strict=True)
         ]
         if not self.views and not quick:
@@ -96,7 +97,7 @@ class TrainingBatches(Dataset[Batch]):
             return pixels, placed.inside(indices[place], self.spec.size, shape, box)
 
         specs = [replace(self.spec.images, image_size=view.size) for view in self.views]
-        rest = [part[:, crop.DRAWS :] for part in parts]
+        rest = [part[:, DRAWS:] for part in parts]
         batch = _stacked(self.source, indices, load, specs or [self.spec], rest)
         if placed is None or not self.augment.flip:
             return batch

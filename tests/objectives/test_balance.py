@@ -17,7 +17,7 @@ from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
 from vitlab.objectives.balance import class_weights, decided, imbalance
 from vitlab.objectives.classify import Classify, objective_of
-from vitlab.recipes.choices import ObjectivePart
+from vitlab.recipes.losses import ObjectivePart
 
 Kind = Literal["softmax", "bce", "sigmoid"]
 CLASSES = 4

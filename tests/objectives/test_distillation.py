@@ -31,7 +31,7 @@ from vitlab.objectives.distillation import (
     with_distillation_token,
 )
 from vitlab.objectives.pretext_task import Learner
-from vitlab.recipes.choices import Distill
+from vitlab.recipes.losses import Distill
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 SMALL: dict[str, Any] = {"depth": 1, "heads": 2, "patch": 8, "labels": NAMES, "classes": 5}

@@ -28,8 +28,8 @@ from vitlab.evaluation.probes.blocks import Blocks
 from vitlab.evaluation.probes.heads import logistic
 from vitlab.models.stems.stem import resample_kernels
 from vitlab.optim.optimizers import build
-from vitlab.recipes.choices import Optimization
 from vitlab.recipes.named import RECIPES
+from vitlab.recipes.optimization import Optimization
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.training.state import RunState
 from vitlab.training.step import Trainer

@@ -22,7 +22,7 @@ from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.classify import Classify
 from vitlab.objectives.pretext_task import LossFigures, OwningObjective
-from vitlab.recipes.choices import Distill
+from vitlab.recipes.losses import Distill
 
 WITHOUT = "leave distill_token out, so that the same scores learn from both"
 

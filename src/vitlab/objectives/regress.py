@@ -18,7 +18,7 @@ from vitlab.data.loading.batch import Batch
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.pretext_task import LossFigures, PretextTask
-from vitlab.recipes.choices import LossName
+from vitlab.recipes.losses import LossName
 from vitlab.recipes.pretext import Pretext
 from vitlab.weights.regressor import TINY, Regressor, Targets
 

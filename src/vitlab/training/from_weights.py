@@ -15,10 +15,10 @@ from vitlab.models.model import Model
 from vitlab.objectives.distillation import check_teacher, remarks_of
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.options import check_known
-from vitlab.recipes.choices import Start, Tune
 from vitlab.recipes.model_part import OF_PIXELS, OF_RECIPE, OF_TRAINING, ModelPart
 from vitlab.recipes.named import FROM_WEIGHTS, default_weights
 from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.start import Start, Tune
 from vitlab.runs.run_folder import RunFolder
 from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.load import load

@@ -15,9 +15,9 @@ from vitlab.data.masks import MaskedImages, open_masks
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Subset
 from vitlab.images import ImageSpec
+from vitlab.models.heads.segment import DenseClasses
 from vitlab.objectives.segment import Segment
 from vitlab.recipes.pretext import Pretext
-from vitlab.weights.segmenter import DenseClasses
 
 
 def batch_of(images: MaskedImages, **how: object) -> tuple[Batch, torch.Tensor]:

@@ -30,7 +30,6 @@ from vitlab.data.folder_names import MASK_LAYOUTS
 from vitlab.data.holdout import chosen, groups_known, origin, without
 from vitlab.data.labels import IGNORED, Classes, Integers, PixelLabels, check_class_names
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.mask_classes import LARGEST, Ignored, MaskClasses
 from vitlab.data.mask_frames import place_masks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
@@ -46,6 +45,7 @@ from vitlab.data.sources.request import ALL, Splits, blank, title_of
 from vitlab.data.sources.source import Source, Subset, Wrapped, grouped
 from vitlab.data.split_words import SPLIT_OF
 from vitlab.errors import DataError, ImageError
+from vitlab.models.heads.mask_classes import LARGEST, Ignored, MaskClasses
 from vitlab.progress import named_if_slow
 
 Numbers = NDArray[np.integer[Any]]  # (rows, columns), as stored

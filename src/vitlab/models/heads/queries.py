@@ -1,7 +1,7 @@
 """Learned queries: further tokens, which join those of an image in a ViT's last blocks.
 
 EoMT's way (Kerssies et al., Your ViT is secretly an image segmentation model, 2025), for boxes
-(weights/detector.py) and for masks (weights/segmenter.py). Queries have no positions.
+(detect.py) and for masks (segment.py). Queries have no positions.
 """
 
 from collections.abc import Iterator

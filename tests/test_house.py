@@ -19,6 +19,7 @@ LAYERS = (
         "options",
         "keywords",
         "files",
+        "locks",
         "hub",
         "documents",
         "machine",

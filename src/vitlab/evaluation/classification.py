@@ -319,4 +319,4 @@ def unlabeled(
         LOG.warning(note)
     source = opened.every()
     classes = model.config.class_names
-    return Relabeled(source, kind_of(model).blank(len(source), len(classes)), classes)
+    return Relabeled(source, kind_of(model.provenance).blank(len(source), len(classes)), classes)

@@ -26,8 +26,8 @@ from vitlab.data.loading.loader import loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment, Columns
 from vitlab.data.sources import remote
+from vitlab.data.sources.ahead import read_ahead
 from vitlab.data.sources.remote import KeptParts
-from vitlab.data.sources.shards import read_ahead
 from vitlab.data.sources.source import Joined, Subset
 from vitlab.errors import DataError, DiskError, RefusedError, SourceError
 from vitlab.models.config import ViTConfig

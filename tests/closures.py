@@ -82,9 +82,14 @@ class Module:
     by_name: bool
 
 
-def count_tokens(text: str) -> int:
-    """Return how many tokens of a file a reader must take in."""
-    silent = docstring_lines(ast.parse(text))
+def count_tokens(text: str, nodes: Iterable[ast.AST]) -> int:
+    """Return how many tokens of a file a reader must take in.
+
+    Args:
+        text: of the file
+        nodes: all of its syntax tree
+    """
+    silent = docstring_lines(nodes)
     count = 0
     depth = 0  # of f-strings within f-strings
     for word in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -96,11 +101,11 @@ def count_tokens(text: str) -> int:
     return count
 
 
-def docstring_lines(tree: ast.Module) -> set[int]:
+def docstring_lines(nodes: Iterable[ast.AST]) -> set[int]:
     """Return the numbers of the lines that docstrings take."""
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     lines: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, documented) and ast.get_docstring(node) is not None:
             first = node.body[0]
             lines |= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
@@ -125,7 +130,7 @@ def read_modules(root: Path) -> dict[str, Module]:
         nodes = list(ast.walk(ast.parse(text)))
         targets = {each for node in nodes for each in imported_modules(node, root.name, files)}
         by_name = any(reaches_by_name(node, root.name, files) for node in nodes)
-        modules[name] = Module(count_tokens(text), frozenset(targets), by_name)
+        modules[name] = Module(count_tokens(text, nodes), frozenset(targets), by_name)
     return modules
 
 
@@ -149,11 +154,17 @@ def reaches_by_name(node: ast.AST, package: str, files: Mapping[str, Path]) -> b
         return any(each.name not in files and each.name != "__version__" for each in node.names)
     if isinstance(node, ast.Import):
         return any(alias.name == package for alias in node.names)
-    if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func) and node.args:
+    if isinstance(node, ast.Call) and node.args and is_named(node.func, "import_module"):
         said = ast.unparse(node.args[0])
         words = (package, "package", "{")
         return any(word in said for word in words) or len(node.args) > 1
     return False
+
+
+def is_named(function: ast.expr, word: str) -> bool:
+    """Return whether the name of a function, or of what it is looked up in, has a word."""
+    names = (getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(function))
+    return any(word in name for name in names)
 
 
 def closure_of(entry: str, modules: Mapping[str, Module]) -> Closure:

@@ -25,12 +25,16 @@ a loop counts once, and so does a place in a fixture of many tests.
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 METHODS = {"setattr", "delattr", "setitem", "delitem"}
 FUNCTIONS = {"setattr", "delattr", "patch"}
+COUNTED = (  # nodes of the syntax tree: what patches, and what gives names
+    ast.Import | ast.ImportFrom | ast.Assign | ast.AugAssign | ast.Delete | ast.For
+    | ast.comprehension | ast.Call
+)  # fmt: skip
 MOCKS = {"object", "dict", "multiple"}  # of `patch`
 
 
@@ -53,17 +57,16 @@ class Names:
         if isinstance(node, ast.Constant):
             text = node.value if isinstance(node.value, str) else ""
             return f"{text}.".startswith(f"{self.package}.")
-        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "sys.modules":
+        if isinstance(node, ast.Subscript) and is_table_of_modules(node.value):
             return self.is_part(node.slice)
         while isinstance(node, ast.Attribute | ast.Subscript):
             node = node.value
         return isinstance(node, ast.Name) and node.id in self.known
 
 
-def names_of(tree: ast.Module, package: str) -> Names:
-    """Return what a file calls the parts of a package."""
+def names_of(nodes: Sequence[ast.AST], package: str) -> Names:
+    """Return what a file, of which these are the nodes, calls the parts of a package."""
     known: set[str] = set()
-    nodes = list(ast.walk(tree))
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
             known |= {alias.asname or alias.name for alias in node.names}
@@ -100,10 +103,13 @@ def patched_objects(node: ast.AST) -> Iterator[ast.expr]:
         if isinstance(function, ast.Name) and function.id in FUNCTIONS:
             yield node.args[0]
         elif isinstance(function, ast.Attribute):
-            owner = ast.unparse(function.value).split(".")[-1]
+            owner = function.value
             if function.attr in METHODS or function.attr == "patch":
                 yield key_of_modules(node.args)
-            elif function.attr in MOCKS and owner == "patch":
+            elif function.attr in MOCKS and "patch" in (
+                vars(owner).get("id"),
+                vars(owner).get("attr"),
+            ):
                 yield node.args[0]
     targets: list[ast.expr] = []
     if isinstance(node, ast.Assign | ast.Delete):
@@ -114,12 +120,17 @@ def patched_objects(node: ast.AST) -> Iterator[ast.expr]:
         if isinstance(target, ast.Attribute):
             yield target.value
         elif isinstance(target, ast.Subscript):
-            yield target if ast.unparse(target.value) == "sys.modules" else target.value
+            yield target if is_table_of_modules(target.value) else target.value
+
+
+def is_table_of_modules(node: ast.expr) -> bool:
+    """Return whether an expression is `sys.modules`."""
+    return isinstance(node, ast.Attribute) and node.attr == "modules"
 
 
 def key_of_modules(arguments: list[ast.expr]) -> ast.expr:
     """Return the first argument; of `setitem(sys.modules, key, …)` the key."""
-    if len(arguments) > 1 and ast.unparse(arguments[0]) == "sys.modules":
+    if len(arguments) > 1 and is_table_of_modules(arguments[0]):
         return arguments[1]
     return arguments[0]
 
@@ -129,8 +140,9 @@ def find_patches(package: str, folder: Path) -> list[str]:
     places = []
     for file in sorted(folder.rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        names = names_of(tree, package)
-        for node in ast.walk(tree):
+        nodes = [node for node in ast.walk(tree) if isinstance(node, COUNTED)]
+        names = names_of(nodes, package)
+        for node in nodes:
             path = file.relative_to(folder).as_posix()
             for changed in filter(names.is_part, patched_objects(node)):
                 places.append(f"{path}:{changed.lineno} {ast.unparse(changed)}")

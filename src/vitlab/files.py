@@ -270,6 +270,14 @@ def explained(path: Path) -> Iterator[None]:
     raise DiskError(f"cannot write {path}: {reason[:1].lower()}{reason[1:]}")
 
 
+def follow_links(path: str | Path) -> Path:
+    """Return where a path leads; a ring of links, which leads nowhere, counts as a file.
+
+    So does `Path.resolve` from Python 3.13 on; before, it raises RuntimeError.
+    """
+    return Path(os.path.realpath(path))
+
+
 def is_empty(folder: Path, *besides: str) -> bool:
     """Return whether a folder is missing, or empty but for a run's drafts and these names."""
     if not folder.is_dir():

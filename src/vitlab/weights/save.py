@@ -27,7 +27,7 @@ from vitlab.recorded_paths import (
     strip_places,
 )
 from vitlab.weights.adapters import BASE, adapter_of
-from vitlab.weights.assembly import StateDict, unwrapped, whole_state
+from vitlab.weights.assembly import whole_state
 from vitlab.weights.containers.parts import some
 from vitlab.weights.formats.catalog import PEFT, format_named
 from vitlab.weights.formats.entries import Entry, written
@@ -48,6 +48,7 @@ from vitlab.weights.sharded import (
     beside,
     write_tensors,
 )
+from vitlab.weights.state import StateDict, unwrapped
 
 ARCHIVE = "model.npz"
 GIVE = "give --base (Python: base=…)"

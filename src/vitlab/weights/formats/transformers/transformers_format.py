@@ -14,7 +14,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.configs.vit_config import ViTConfig
-from vitlab.weights.assembly import StateDict, empty
+from vitlab.weights.assembly import empty
 from vitlab.weights.formats.dialects import notes_beside, prefixes_of
 from vitlab.weights.formats.entries import Entry, Names, StoredAs, written
 from vitlab.weights.formats.format_api import (
@@ -45,6 +45,7 @@ from vitlab.weights.formats.transformers.processor import SOUND, read_processor,
 from vitlab.weights.matching import check
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR, Fields
 from vitlab.weights.source import Shape, StoredTensors
+from vitlab.weights.state import StateDict
 
 NAME = "transformers"
 # What other models are, or have, for the message that refuses them.

@@ -227,7 +227,7 @@ def check_teacher(
             f"the teacher gives {theirs.answers} outputs per image: choose another one"
         )
     columns_of(config, theirs)
-    if several != kind_of(guide).several:
+    if several != kind_of(guide.provenance).several:
         kinds = ("one label", "several labels")
         raise OptionError(
             f"the teacher was trained on images with {kinds[not several]} each, and these have "

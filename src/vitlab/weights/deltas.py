@@ -35,7 +35,7 @@ from vitlab.values import conform
 from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.delta_base import DeltaBase
 from vitlab.weights.formats.entries import same
-from vitlab.weights.formats.format_api import Hints, Reading
+from vitlab.weights.formats.format_api import Hints, Reading, TensorsOf
 from vitlab.weights.identity import (
     as_bytes,
     base_of,
@@ -190,7 +190,7 @@ def merged(
     return tensors
 
 
-def reads(source: StoredTensors, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints, tensors_of: TensorsOf) -> Reading | None:
     """Recognize a file that `Delta.save` wrote; tensors that are not in it come from its base.
 
     Raises:

@@ -18,7 +18,7 @@ from vitlab.models.model import Model
 from vitlab.public_calls import public
 from vitlab.recorded_paths import base_of_run, places, read_agreeing
 from vitlab.weights.adapters import unaltered, with_adapter, with_base
-from vitlab.weights.assembly import fitted, whole_state
+from vitlab.weights.assembly import empty, fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
 from vitlab.weights.delta_base import DeltaBase
 from vitlab.weights.deltas import Delta, check_base, merged
@@ -151,7 +151,7 @@ def recognize(
         source = dropped(source, hints.drop)
     with unaltered(source), readable(path):
         for each in sorted(FORMATS, key=lambda each: each.kind != source.kind):
-            if (reading := each.reads(source, hints)) is not None:
+            if (reading := each.reads(source, hints, empty)) is not None:
                 reading = with_channels(reading, source) if "channels" in hints.choices else reading
                 origins = {**reading.origins, **dict.fromkeys(hints.choices, "option")}
                 doubts = warning(path, reading.config, origins)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from torch import Tensor
+
 from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.configs.model_config import ModelConfig
@@ -106,10 +108,12 @@ class Writing:
     stored: ModelConfig | None = None
 
 
+# The tensors of a model of a configuration, without memory: names, shapes and types.
+TensorsOf = Callable[[ModelConfig], Mapping[str, Tensor]]
 # A format's door in, which gives None for another format, and its door out, which is also given the
 # provenance; `WeightsError` if what it recognizes is damaged or unsupported, or cannot be written.
-Reads = Callable[[StoredTensors, Hints], Reading | None]
-Writes = Callable[[ModelConfig, Fields], Writing]
+Reads = Callable[[StoredTensors, Hints, TensorsOf], Reading | None]
+Writes = Callable[[ModelConfig, Fields, TensorsOf], Writing]
 
 
 def cannot(format: str, *what: object) -> WeightsError:

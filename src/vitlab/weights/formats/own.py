@@ -1,7 +1,7 @@
 """ViTLab's own folder, which timm and transformers open too if they have the same model."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from torch import Tensor
@@ -9,11 +9,10 @@ from torch import Tensor
 from vitlab.errors import UserError, WeightsError
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.configs.vit_config import ViTConfig
-from vitlab.weights.assembly import empty
 from vitlab.weights.containers.open import open_source
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry, same
-from vitlab.weights.formats.format_api import Files, Hints, Reading, Writing
+from vitlab.weights.formats.format_api import Files, Hints, Reading, TensorsOf, Writing
 from vitlab.weights.formats.own_names import NAMED, VERSION, entries_of_library
 from vitlab.weights.formats.transformers.processor import write_processor
 from vitlab.weights.identity import (
@@ -34,7 +33,7 @@ FIRST = "blocks.0.attention.0.body.qkv.weight"  # which only our Vision Transfor
 ODD = re.compile(r"(.*\.)?(positions\.(?!0\.table$)|stem\.(?!layers\.)).*")
 
 
-def reads(source: StoredTensors, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints, tensors_of: TensorsOf) -> Reading | None:
     """Recognize a folder that `vitlab.save` wrote, or transformers' `Trainer` with our adapter.
 
     What transformers wrote of another library's form of such a folder is theirs alone.
@@ -70,7 +69,7 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
             "was edited on purpose"
         )
     prefix = first.removesuffix(FIRST) if first else "model." * rewritten
-    entries: Sequence[Entry] = [same(name, prefix + name) for name in empty(config)]
+    entries: Sequence[Entry] = [same(name, prefix + name) for name in tensors_of(config)]
     unlike = None
     notes: tuple[str, ...] = ()
     if source.config == content and not (prefix or rewritten):  # else a state dict, or a module
@@ -107,28 +106,28 @@ def _checked(entries: Sequence[Entry], content: Fields, source: StoredTensors) -
     return [checked(entry, sums, str(source.path), advice) for entry in entries]
 
 
-def writes(config: ModelConfig, provenance: Fields) -> Writing:
+def writes(config: ModelConfig, provenance: Fields, tensors_of: TensorsOf) -> Writing:
     """Represent any model: by the names of timm or transformers if it opens there as the same."""
     content = description(config) | {"provenance": dict(provenance)}
     for name in ("timm", "transformers"):
         with suppress(UserError):
-            theirs = format_named(name).writes(config, {})
-            if _is_same(config, theirs):
+            theirs = format_named(name).writes(config, {}, tensors_of)
+            if _is_same(config, theirs, tensors_of(config)):
                 both = {"format": NAMED, "names": name} | content | theirs.files[CONFIG]
                 return Writing(theirs.entries, theirs.files | {CONFIG: both})
     files: Files = {CONFIG: {"format": VERSION, "model_type": "vitlab"} | content}
     if isinstance(config, ViTConfig) and config.fit != "native":  # for transformers' pipelines
         files[PREPROCESSOR] = write_processor(config)
-    return Writing([same(name, name) for name in empty(config)], files)
+    return Writing([same(name, name) for name in tensors_of(config)], files)
 
 
-def _is_same(config: ModelConfig, theirs: Writing) -> bool:
+def _is_same(config: ModelConfig, theirs: Writing, ours: Collection[str]) -> bool:
     """Whether another library's form has the model's positions at every size, and all its bits."""
     if not isinstance(config, ViTConfig) or theirs.stored != config.at_positions:
         return False
     keyless = config.qkv_bias and "bias" in config.positions  # BEiT's, but for the bias of keys
     stored = {name for entry in theirs.entries if entry.theirs for name in entry.ours}
-    return not keyless and stored == empty(config).keys()
+    return not keyless and stored == {*ours}
 
 
 def sealed(content: Fields, tensors: Mapping[str, Tensor] | None = None) -> Fields:

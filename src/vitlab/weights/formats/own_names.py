@@ -33,4 +33,4 @@ def in_own_names(source: StoredTensors) -> StoredTensors:
 
 def entries_of_library(content: Fields) -> Sequence[Entry]:
     """Return our tensors by the names that another library's writer gives them."""
-    return format_named(content["names"]).writes(described(content, {}), {}).entries
+    return format_named(content["names"]).writes(described(content, {}), {}, empty).entries

@@ -39,10 +39,7 @@ from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.frames import Placed, turn_shares
 from vitlab.data.holdout import in_splits, without
-from vitlab.data.labels import (
-    Classes,
-    Integers,
-)
+from vitlab.data.labels import Classes, Integers
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.cell_table import check_known_columns
 from vitlab.data.sources.folders import LabeledFiles

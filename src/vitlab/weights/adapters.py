@@ -21,13 +21,13 @@ from torch.nn.functional import pad
 
 from vitlab.errors import UserError, WeightsError
 from vitlab.recorded_paths import places, read_agreeing
-from vitlab.weights.assembly import StateDict
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.format_api import cannot
-from vitlab.weights.formats.own import NAMED, in_own_names
-from vitlab.weights.formats.transformers.families import NEWER
+from vitlab.weights.formats.own_names import NAMED, in_own_names
+from vitlab.weights.formats.transformers.spellings import NEWER
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import StoredTensors
+from vitlab.weights.state import StateDict
 
 WRAPPED = re.compile(
     r"^(.*\.)?base_model\.model\.|\.(base_layer|modules_to_save(\.\w+)?)(?=\.\w+$)"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import call
+from conftest import BRIEF, call
 from data.vtab.fakes import listed
 from vitlab.data.vtab import BY_NAME, GROUPS, TASKS
 from vitlab.errors import DataError, DivergedError, OptionError, RunError
@@ -19,7 +19,7 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.vtab import PAPER, recipe_of, remark, summary, table, vtab
 
 QUICK = VtabSetting(steps=2, batch=16, image_size=8, precision="fp32")
-HOST = vitlab.Host(device="cpu", workers=0)
+HOST = vitlab.Host(device="cpu", workers=0, effort=BRIEF)
 
 
 @pytest.fixture

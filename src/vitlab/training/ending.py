@@ -135,7 +135,8 @@ def _unlike(observer: Observer, held: Source | None, model: Model, stop: Stop) -
         return None
     slow = named_if_slow("measuring how far images are from the training images", world.first)
     with stop.at_once(), slow:
-        return learned_unlike(model, splits.train, held, observer.compute, world)
+        folds = observer.task.host.effort.folds
+        return learned_unlike(model, splits.train, held, observer.compute, world, folds)
 
 
 def _beside_start(observer: Observer, before: Probabilities, done: Probabilities) -> dict[str, Any]:
@@ -155,7 +156,7 @@ def _beside_start(observer: Observer, before: Probabilities, done: Probabilities
     ends = None
     if before is not done:
         both = [answers_of(each.probabilities, each.labels) for each in (before, done)]
-        gap = pairs_of(both)[0].differences["accuracy"]
+        gap = pairs_of(both, task.host.effort.resamples)[0].differences["accuracy"]
         gain = gap.value
         ends = gap.interval
     choice = ModelChoice(
@@ -264,7 +265,8 @@ def _result(
     task, splits, folder = observer.task, observer.task.splits, observer.task.folder
     results = predictions.probabilities, predictions.labels
     with named_if_slow("computing intervals"):
-        metrics = with_intervals(*results) | _cost_of(observer, model) | own
+        metrics = with_intervals(*results, task.host.effort.resamples)
+    metrics |= _cost_of(observer, model) | own
     measured = replace(splits, test=Subset(splits.test, predictions.indices))  # not what is damaged
     if (usual := most_frequent(measured)) is not None:
         metrics["majority"] = usual[1]
@@ -273,7 +275,7 @@ def _result(
     metrics |= folder.places | {"notes": notes}
     folder.check()
     keep(folder, model, splits.test, predictions)
-    if task.host.report == "yes":
+    if task.host.draws_report:
         with named_if_slow("drawing the report"):
             from vitlab.report.gather import survey, write_report  # slow to import
 
@@ -369,7 +371,7 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
     metrics = point | tested | _cost_of(observer, model) | task.folder.places
     metrics |= {"task": task.recipe.pretext.task, "notes": notes}
     metrics |= {"images": len(task.splits.train), "held_out": len(observer.held_out)}
-    if task.host.report == "yes":
+    if task.host.draws_report:
         from vitlab.report.pretext_report import write_pretext_report  # slow to import
 
         shown = _pictures(learner, own, observer.held_out)

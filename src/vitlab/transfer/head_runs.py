@@ -96,7 +96,7 @@ def segment_by(
     layer = PatchLayer(about, *map(torch.from_numpy, (head.weights, head.bias)))
     segmenter = Segmenter(model, layer)
     with named_if_slow(f"testing on {len(test):,} images"):
-        tested = measure(segmenter, test, compute)
+        tested = measure(segmenter, test, compute, host.effort.resamples)
     bad = [text for _, text in (*found.bad, *tested.bad)]
     lost = check_damage(bad, splits, host.max_bad)
     say(line := _line(found))
@@ -164,7 +164,7 @@ def regress_by(
     scale = train.labels.scale
     regressor = Regressor(model, Targets(names, True), **found.layer(), scale=scale)
     with named_if_slow(f"testing on {len(splits.test):,} images"):
-        tested, damaged = measure_targets(regressor, splits.test, compute)
+        tested, damaged = measure_targets(regressor, splits.test, compute, host.effort.resamples)
     bad = list(dict.fromkeys([*learn.bad, *damaged]))
     lost = check_damage(bad, splits, host.max_bad)
     about = found.about | {"pool": found.choice.pool or "features", "asked": searched.as_table()}
@@ -243,7 +243,7 @@ def keep_run(
         folder.continue_from(b"", 0)
         save(model, folder.model)
         fitted.save(folder.path)
-        if host.report == "yes":
+        if host.draws_report:
             report()
         figures |= folder.places
         folder.journal.write({"kind": "result"} | figures)

@@ -38,6 +38,7 @@ LAYERS = (
     ("adapters", "evaluation", "measure", "inspect"),
     ("report",),
     ("training",),
+    ("run_reports",),
     ("experiments",),
     ("transfer",),
     ("studies", "graphs", "client"),

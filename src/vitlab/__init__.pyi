@@ -45,9 +45,9 @@ from vitlab.recipes.named import recipe as recipe
 from vitlab.recipes.recipe import Host as Host
 from vitlab.recipes.recipe import Recipe as Recipe
 from vitlab.report.comparing.compare_runs import compare as compare
+from vitlab.run_reports.train import train as train
 from vitlab.studies.study import study as study
-from vitlab.training.ending import Run as Run
-from vitlab.training.run import train as train
+from vitlab.training.outcome import Run as Run
 from vitlab.transfer.finetuning import finetune as finetune
 from vitlab.transfer.linear_probe import probe as probe
 from vitlab.transfer.multitask import MultiTask as MultiTask

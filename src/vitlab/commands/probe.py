@@ -69,12 +69,14 @@ def begin(options: ProbeRun) -> None:
 
 def run(options: ProbeRun) -> dict[str, Any]:
     """Fit, test and report."""
+    from vitlab.transfer.head_runs import ProbeRequest
     from vitlab.transfer.linear_probe import probe_by
 
     asked = options.values("recipe out resume host cache command")
-    return probe_by(
+    request = ProbeRequest(
         searched=options.search, masks=options.masks, images=None, start=None, **asked
-    ).metrics
+    )
+    return probe_by(request).metrics
 
 
 def show(result: dict[str, Any]) -> None:

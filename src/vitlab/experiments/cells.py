@@ -34,11 +34,11 @@ from vitlab.places import On
 from vitlab.progress import Meter, named_if_slow, say
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.page import TablePage, write_tables
+from vitlab.run_reports.train import train
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.ending import Run
+from vitlab.training.outcome import Run
 from vitlab.training.own_code import Transform
 from vitlab.training.resume import placed
-from vitlab.training.run import train
 from vitlab.training.stop import Interrupted
 from vitlab.training.tracking import OnLine
 from vitlab.units import counted, duration

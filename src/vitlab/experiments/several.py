@@ -201,7 +201,7 @@ def run_several(
     # the command line reads the options without PyTorch
     from vitlab.experiments.repeats import cross_validate, fold_cells, repeat, seed_cells
     from vitlab.experiments.sweep import choices_of, searching, sweep
-    from vitlab.training.run import train
+    from vitlab.run_reports.train import train
 
     how: dict[str, Any] = {"resume": resume, "host": host, "command": command}
     if several.single:

@@ -39,7 +39,7 @@ from vitlab.public_calls import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.page import ReportTable, TablePage
 from vitlab.runs.naming import run_name
-from vitlab.training.ending import Run
+from vitlab.training.outcome import Run
 from vitlab.training.own_code import Transform
 
 SHARE = 0.1  # held out of data that is not the paper's

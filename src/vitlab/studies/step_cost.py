@@ -21,9 +21,9 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.design import Measure, Trained
 from vitlab.training.budget import Pacer
-from vitlab.training.ending import Run
 from vitlab.training.first_state import first_state
 from vitlab.training.forecast import reckon
+from vitlab.training.outcome import Run
 from vitlab.training.plan import batches_of
 from vitlab.training.resolve import Task, prepare
 from vitlab.training.step import Trainer

@@ -1,9 +1,8 @@
-"""The end of a run: its model, its test, its report."""
+"""The end of a run: its model is saved and tested, and its result written down."""
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,8 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import Calibration, temperature_of
-from vitlab.evaluation.infer import Probabilities
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Probabilities, predict
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.paired_tests import pairs_of
@@ -38,10 +38,14 @@ from vitlab.models.unlike import Unlike
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
 from vitlab.runs.run_folder import RunFolder
+from vitlab.training.checkpoints import Saver
+from vitlab.training.first_state import first_state
 from vitlab.training.leaks import leak_figures
 from vitlab.training.model_choice import ModelChoice
 from vitlab.training.observer import Observer
+from vitlab.training.outcome import ClassifierTest, ObjectiveTest, Outcome, Run, SegmenterTest
 from vitlab.training.resolve import Task
+from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
 from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
@@ -52,23 +56,6 @@ CALIBRATES = 50  # validation images from which on their temperature is better t
 PICTURED = 8  # images in the report of a run without labels
 
 
-@dataclass(frozen=True)
-class Run:
-    """A finished run.
-
-    Attributes:
-        folder: the run's folder
-        metrics: its figures, the keys of the command's JSON
-        model: the trained model, on the CPU
-        rank: this process's number if torchrun started several; number 0 reports to the user
-    """
-
-    folder: Path
-    metrics: RunRecord
-    model: Model
-    rank: int = 0
-
-
 def finished(folder: RunFolder, result: Any, world: World = ALONE) -> Run | None:
     """Return a run that has been finished before, with its result; None if there is none."""
     if not result:
@@ -77,14 +64,13 @@ def finished(folder: RunFolder, result: Any, world: World = ALONE) -> Run | None
     return Run(folder.path, RunRecord(result), load(folder.model), world.rank)
 
 
-def conclude(observer: Observer, stop: Stop) -> Run:
-    """Save the model, test it, write the report, and finish the journal.
+def conclude(observer: Observer, stop: Stop) -> Outcome:
+    """Save the model, test it, and finish the journal.
 
     Raises:
         RunError: the run folder was removed, or a data-loading worker died.
         DivergedError: the model's answers are not numbers.
-        Interrupted: a stop was asked for before the test was done; the report takes seconds, and
-            is finished.
+        Interrupted: a stop was asked for before the test was done.
     """
     task, state = observer.task, observer.state
     if observer.unlabeled:
@@ -231,8 +217,8 @@ def _check_converged(observer: Observer, done: Probabilities) -> None:
         )
 
 
-def reported(observer: Observer, model: Model, done: Probabilities, own: dict[str, Any]) -> Run:
-    """Write the figures of a run with labels, and its report.
+def reported(observer: Observer, model: Model, done: Probabilities, own: dict[str, Any]) -> Outcome:
+    """Write down the result of a run with labels.
 
     Args:
         observer: of the run
@@ -246,22 +232,29 @@ def reported(observer: Observer, model: Model, done: Probabilities, own: dict[st
     return _concluded(observer, model, lambda: _result(observer, model, done, own))
 
 
-def _concluded(observer: Observer, model: Model, figures: Callable[[], dict[str, Any]]) -> Run:
-    """Return the finished run, with figures that the first process works out and writes down."""
+def _concluded(
+    observer: Observer,
+    model: Model,
+    measure: Callable[[], tuple[dict[str, Any], ClassifierTest | ObjectiveTest | None]],
+) -> Outcome:
+    """Return the outcome of a run, whose figures the first process works out and writes down."""
     metrics, world, folder = dict[str, Any](), observer.world, observer.task.folder
+    test: ClassifierTest | ObjectiveTest | None = None
     with world.agreed():
         if world.first:
-            metrics = figures() | folder.places
+            metrics, test = measure()
+            metrics |= folder.final_places(observer.task.host)
             folder.check()
             folder.journal.write({"kind": "result"} | metrics)
             folder.journal.sync()
-    return Run(folder.path, RunRecord(world.broadcast(metrics)), model.cpu(), world.rank)
+    run = Run(folder.path, RunRecord(world.broadcast(metrics)), model.cpu(), world.rank)
+    return Outcome(run, test)
 
 
 def _result(
     observer: Observer, model: Model, predictions: Probabilities, own: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the run's figures, once they are in its report, if it is to have one."""
+) -> tuple[dict[str, Any], ClassifierTest | None]:
+    """Return the run's figures, and what a report shows of its test, if there is to be one."""
     task, splits, folder = observer.task, observer.task.splits, observer.task.folder
     results = predictions.probabilities, predictions.labels
     with named_if_slow("computing intervals"):
@@ -271,16 +264,12 @@ def _result(
     if (usual := most_frequent(measured)) is not None:
         metrics["majority"] = usual[1]
     metrics |= _without_leaks(task, predictions) | class_tables(*results, splits.classes)
-    notes = [*_notes_of(observer), *own.get("notes", ())]
-    metrics |= folder.places | {"notes": notes}
+    metrics |= folder.places | {"notes": [*_notes_of(observer), *own.get("notes", ())]}
     folder.check()
     keep(folder, model, splits.test, predictions)
-    if task.host.draws_report:
-        with named_if_slow("drawing the report"):
-            from vitlab.report.gather import survey, write_report  # slow to import
-
-            write_report(folder, model, splits.test, predictions, metrics, notes, survey(splits))
-    return metrics
+    if not task.host.draws_report:
+        return metrics, None
+    return metrics, ClassifierTest(splits, predictions, observer.compute)
 
 
 def _without_leaks(task: Task, predictions: Probabilities) -> dict[str, Any]:
@@ -329,7 +318,7 @@ def _notes_of(observer: Observer) -> list[str]:
 # Runs without labels
 
 
-def _conclude_pretext(observer: Observer, stop: Stop) -> Run:
+def _conclude_pretext(observer: Observer, stop: Stop) -> Outcome:
     """Conclude a run that learned without labels."""
     state, folder, world = observer.state, observer.task.folder, observer.world
     answering = observer.answering
@@ -348,11 +337,12 @@ def _conclude_pretext(observer: Observer, stop: Stop) -> Run:
     return _concluded(observer, model, lambda: _held_out_result(observer, model, point))
 
 
-def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) -> dict[str, Any]:
-    """Return the run's figures, once they are in its report, if it is to have one."""
-    task, state, notes = observer.task, observer.state, _notes_of(observer)
-    own, learner = (state.head, model) if state.answers else (state.task, plain(state.model))
-    assert isinstance(own, PretextTask)
+def _held_out_result(
+    observer: Observer, model: Model, point: dict[str, float]
+) -> tuple[dict[str, Any], ObjectiveTest | None]:
+    """Return the run's figures, and what a report shows of its test, if there is to be one."""
+    task, notes = observer.task, _notes_of(observer)
+    own = _learned(observer)
     if set(own.figures) <= set(point):
         notes += own.warnings(point)
     if probe := task.watched:
@@ -371,28 +361,31 @@ def _held_out_result(observer: Observer, model: Model, point: dict[str, float]) 
     metrics = point | tested | _cost_of(observer, model) | task.folder.places
     metrics |= {"task": task.recipe.pretext.task, "notes": notes}
     metrics |= {"images": len(task.splits.train), "held_out": len(observer.held_out)}
-    if task.host.draws_report:
-        from vitlab.report.pretext_report import write_pretext_report  # slow to import
-
-        shown = _pictures(learner, own, observer.held_out)
-        task.folder.check()
-        write_pretext_report(task.folder, model, metrics, shown, notes, _sections(observer, masks))
-    return metrics
+    if not task.host.draws_report:
+        return metrics, None
+    return metrics, ObjectiveTest(_pictures(observer), _pixels(observer, masks))
 
 
-def _sections(observer: Observer, tested: Tested | None) -> list[Any]:
-    """Return the report's sections of pixels, where these were tested."""
+def _learned(observer: Observer) -> PretextTask:
+    """Return what has learned beside the model."""
+    state = observer.state
+    learned = state.head if state.answers else state.task
+    assert isinstance(learned, PretextTask)
+    return learned
+
+
+def _pixels(observer: Observer, tested: Tested | None) -> SegmenterTest | None:
+    """Return the test of pixels, where these were tested."""
     segmenter = observer.answering
     if tested is None or not isinstance(segmenter, Segmenter):
-        return []
-    from vitlab.report.segment_page import segment_sections  # draws, slow to import
-
-    images = masked(observer.task.splits.test)
-    return segment_sections(segmenter, images, tested, observer.compute)
+        return None
+    return SegmenterTest(segmenter, masked(observer.task.splits.test), tested, observer.compute)
 
 
-def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArray[np.uint8]]:
+def _pictures(observer: Observer) -> dict[str, NDArray[np.uint8]]:
     """Return what the task shows of a few held-out images, uint8 (B, H, W, 3) by column."""
+    state, source = observer.state, observer.held_out
+    model = plain(state.evaluated if state.answers else state.model)
     places = np.unique(np.linspace(0, len(source) - 1, num=PICTURED, dtype=np.int64))
     batch = EvaluationBatches(Subset(source, places), model.config, PICTURED)[0]
     if isinstance(batch.images, Packed) or not len(batch):
@@ -400,7 +393,42 @@ def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArr
     device = next(model.parameters()).device
     images = normalize(batch.images.to(device), model.config)
     generator = torch.Generator(device).manual_seed(0)
-    own.eval()
+    learned = _learned(observer).eval()
     with torch.no_grad():
-        shown = own.pictures(model.eval(), images, generator)
+        shown = learned.pictures(model.eval(), images, generator)
     return {name: pixels.cpu().numpy() for name, pixels in shown.items()}
+
+
+# Runs whose report is missing
+
+
+def repeat_test(
+    task: Task, run: Run, world: World, device: torch.device
+) -> ClassifierTest | ObjectiveTest | None:
+    """Test a finished run again, whose process was killed before it had written the report.
+
+    Args:
+        task: of the run, without the training images that it left out
+        run: as it was finished
+        world: the processes, which test together
+        device: where
+
+    Returns:
+        What the report shows, in the first process.
+    """
+    if not task.recipe.pretext.unlabeled:
+        compute = Compute(device, "fp32", "plain", task.host.workers, world.local_size)
+        predictions = predict(run.model, task.splits.test, compute, world=world)
+        return ClassifierTest(task.splits, predictions, compute) if world.first else None
+    state = first_state(task, device, world)
+    checkpoint = Saver(world, task.folder.checkpoints, task.host.checkpoint_every).load()
+    if checkpoint is None:  # it was removed: the report is without pictures
+        return ObjectiveTest()
+    state.restore(checkpoint)
+    state.adopt_best()
+    trainer = Trainer(state.model, task.recipe, world, objective=state.task)
+    observer = Observer(task, state, trainer)
+    if not world.first:
+        return None
+    *_, masks = observer.test(task.splits.test)
+    return ObjectiveTest(_pictures(observer), _pixels(observer, masks))

@@ -1,10 +1,10 @@
-"""`vitlab.train`: a run from its recipe to its report, in the order of its events."""
+"""A run from its recipe to its result, in the order of its events."""
 
 import platform
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,21 @@ from vitlab.errors import DataError, DeviceError, DiskError, DivergedError, Opti
 from vitlab.models.cost import cost
 from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
-from vitlab.objectives.classify import Loss
 from vitlab.optim.sliced import full
 from vitlab.progress import named_if_slow
-from vitlab.public_calls import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import screen, trial_steps
 from vitlab.training.budget import Pacer
 from vitlab.training.checkpoints import Saver
-from vitlab.training.ending import Run, conclude, finished
+from vitlab.training.ending import conclude, finished, repeat_test
 from vitlab.training.first_state import first_state, fitted_start, keep_start
 from vitlab.training.forecast import foresee
 from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
-from vitlab.training.own_code import Hooks, Transform
+from vitlab.training.outcome import Outcome
+from vitlab.training.own_code import NONE, Hooks
 from vitlab.training.resolve import Task, learning_from, prepare
 from vitlab.training.resume import check_same, keep_changes, placed
 from vitlab.training.rollback import Rollback
@@ -51,81 +50,70 @@ MANY = 5_000  # steps from which a run wins back the compiling of its step
 LONG = 1e16  # operations from which it does
 
 
-@public(recipe=Recipe, out=PLACE)
-def train(
-    recipe: Recipe,
-    out: str | Path | None = None,
-    *,
-    data: Given | None = None,
-    start: Model | None = None,
-    resume: bool = False,
-    change: bool = False,
-    host: Host | None = None,
-    on_line: OnLine | None = None,
-    transform: Transform | None = None,
-    loss: Loss | None = None,
-    opened: OpenedData | None = None,
-    command: str = "",
-    quiet: bool = False,
-    began: float | None = None,
-) -> Run:
-    """Train a model by a recipe, test it, and leave a run folder with a report.
+@dataclass(frozen=True)
+class Invocation:
+    """The call that asks for a run.
+
+    Attributes:
+        command: what the user typed, for the report
+        began: when the clock of `recipe.budget` was started, by `time.monotonic()`
+    """
+
+    command: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, eq=False)
+class RunRequest:
+    """A run that is asked for; `vitlab.train` says what each field is."""
+
+    recipe: Recipe
+    out: str | Path | None = None
+    data: Given | None = None
+    start: Model | None = None
+    resume: bool = False
+    change: bool = False
+    host: Host = Host()
+    on_line: OnLine | None = None
+    hooks: Hooks = NONE
+    opened: OpenedData | None = None
+    invocation: Invocation = field(default_factory=Invocation)
+
+
+def train_and_test(request: RunRequest) -> Outcome:
+    """Train a model by a recipe, test it, and leave a run folder, whose report is still to come.
 
     Under torchrun, all processes share every batch; the first one writes and prints.
 
-    Args:
-        recipe: what to learn, from `vitlab.recipe`
-        out: the run's folder; None for a new one in `runs/`, named after data and model
-        data: what to learn from, in place of `recipe.data.data`: any DATA, or labeled images in
-            memory (`vitlab.evaluate` says which); a run of images in memory goes on if it is given
-            the same ones
-        start: a model to start from, in place of `recipe.start.weights`; it stays as it is
-        resume: continue the run in that folder, or the newest of that name, to the same bits on a
-            CPU; start it if there is none
-        change: with `resume`, continue with other options than before (learning rate, schedule,
-            clipping, weight decay and other regularization, augmentation), or other functions; the
-            change is kept in `run.toml` and holds from there on
-        host: device, workers, checkpoints
-        on_line: called with each line of metrics.jsonl as it is written, by the first process: a
-            dictionary with its `kind` (`train`; `validation`, `test` or `held-out`; `skipped`,
-            `rollback`, `result`), `step`, `epoch` and figures; whatever it raises ends the run,
-            which can be resumed
-        transform: a function of your own that changes the training images of every step, after the
-            crop and before the recipe's augmentation: images, uint8 (B, channels, H, W) on the
-            training device, and a `torch.Generator` there, seeded by the run's seed and the step,
-            to such images
-        loss: a function of your own in place of the recipe's loss: scores, float32 (B, classes),
-            and targets, float32 (B, classes), as label smoothing and mixing leave them, to the
-            loss of each image, (B,), or to their mean
-        opened: data that earlier runs have opened and decoded, and later ones find; the same bits
-        quiet: print nothing but warnings
-        command: what the user typed, for the report
-        began: when the clock of `recipe.budget` was started, by `time.monotonic()`; None for now
-
     Raises:
-        UserError: anything the user can fix (see `vitlab.errors`); what is refused before the
-            first step leaves no folder.
+        UserError: as `vitlab.train`, which writes the report too.
         KeyboardInterrupt: a stop was asked for; the state is saved, and `resume` continues.
     """
-    host, began = host or Host(), began or time.monotonic()
-    recipe, images = learning_from(recipe, data)
+    host, start = request.host, request.start
+    recipe, images = learning_from(request.recipe, request.data)
     with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
         stop.patient, stop.quiet = world.size > 1, not world.first
-        place = placed(out, run_name(recipe, start), resume=resume, world=world)
-        folder, resume = RunFolder(place, silent=not world.first), resume or world.restarted
-        how = resume, world, start, Hooks(transform, loss), images, change, opened
+        name = run_name(recipe, start)
+        place = placed(request.out, name, resume=request.resume, world=world)
+        folder = RunFolder(place, silent=not world.first)
+        resume = request.resume or world.restarted
+        how = resume, world, start, request.hooks, images, request.change, request.opened
         with world.agreed(), stop.at_once():
             task = prepare(recipe, host, folder, *how)
         agreed, started = world.broadcast([task.recipe.precision, task.started])
         task = replace(task, recipe=replace(task.recipe, precision=agreed), started=started)
-        if before := finished(folder, world.broadcast(folder.result()), world):
-            return before
+        result, lacks_report = world.broadcast([folder.result(), folder.lacks_report])
+        if before := finished(folder, result, world):
+            if not lacks_report or not host.draws_report:
+                return Outcome(before, None, is_new=False)
+            world.say("its report is missing: testing it again")
+            stop.message = "interrupted: pass --resume to write the report"
+            task = fitted_start(_without_leaks(task, world, stop), world, device)
+            with stop.at_once():
+                return Outcome(before, repeat_test(task, before, world, device), is_new=False)
         with world.agreed(), stop.at_once():
-            pacer = _foresee(task, world, device, began)
-        with world.agreed(), stop.at_once():
-            found = _leaks(task) if world.first else None
-        leaks = world.broadcast(found)
-        task = replace(task, splits=applied(task.splits, leaks), leaks=leaks)
+            pacer = _foresee(task, world, device, request.invocation.began)
+        task = _without_leaks(task, world, stop)
         with stop.at_once(), named_if_slow("making the model to start from", world.first):
             task = fitted_start(task, world, device)
         with world.agreed(), stop.at_once(), named_if_slow("making the model", world.first):
@@ -133,7 +121,7 @@ def train(
         with world.agreed():
             if world.first:
                 stack.enter_context(folder.locked())
-                _begin(task, resume, command)
+                _begin(task, resume, request.invocation.command)
         with world.agreed():
             if not folder.started:
                 raise RunError(
@@ -141,14 +129,19 @@ def train(
                     "shared by all machines"
                 )
         try:
-            done = conclude(_trained(task, state, world, on_line, stop, pacer), stop)
+            return conclude(_trained(task, state, world, request.on_line, stop, pacer), stop)
         except DivergedError as error:
             if world.first:
                 folder.decide(replace(folder.decisions, diverged=str(error)))
             raise
-        if on_line is not None and world.first:
-            on_line({"kind": "result"} | done.metrics)
-        return done
+
+
+def _without_leaks(task: Task, world: World, stop: Stop) -> Task:
+    """Return the task without the training images that are also test images, and what was found."""
+    with world.agreed(), stop.at_once():
+        found = _leaks(task) if world.first else None
+    leaks = world.broadcast(found)
+    return replace(task, splits=applied(task.splits, leaks), leaks=leaks)
 
 
 def _foresee(task: Task, world: World, device: torch.device, began: float) -> Pacer:

@@ -13,9 +13,9 @@ from vitlab.recipes.named import BACKBONE
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.pretext import named_task
 from vitlab.recipes.recipe import Host
-from vitlab.training.ending import Run
+from vitlab.run_reports.train import train
+from vitlab.training.outcome import Run
 from vitlab.training.own_code import Transform
-from vitlab.training.run import train
 from vitlab.training.tracking import OnLine
 
 

@@ -1,8 +1,8 @@
 """`vitlab.probe` of masks and of numbers: a linear head for each pixel, or ridge regression."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,61 +34,94 @@ from vitlab.recipes.head_search import HeadSearch, MaskOptions
 from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.ending import Run, finished
+from vitlab.training.ending import finished
 from vitlab.training.from_weights import config_from, made_from, starting_model
 from vitlab.training.leaks import applied, find_leaks, leak_figures
 from vitlab.training.observer import bearable
+from vitlab.training.outcome import ObjectiveTest, Outcome, Run, SegmenterTest
 from vitlab.training.resume import check_same
 from vitlab.units import percent
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.identity import fingerprint as model_fingerprint
 from vitlab.weights.regressor import Regressor, Targets
 from vitlab.weights.save import save
-from vitlab.weights.segmenter import DenseClasses, PatchLayer, Segmenter, check_spec
+from vitlab.weights.segmenter import (
+    DenseClasses,
+    PatchLayer,
+    Segmenter,
+    check_spec,
+    load_segmenter,
+)
 
 CHOOSE = 0.2  # of the training images: on these a head is chosen, where the data has none for it
 NAMES = {"logistic": "logistic regression", "ridge": "ridge", "means": "class means"}
 
 
-def segment_by(
-    recipe: Recipe,
-    searched: HeadSearch,
-    how: MaskOptions,
-    folder: RunFolder,
-    data: Any,
-    start: Model | None,
-    host: Host,
-    command: str,
-) -> Run:
+@dataclass(frozen=True, eq=False)
+class ProbeRequest:
+    """A head that is asked for; `vitlab.probe` says more.
+
+    Attributes:
+        recipe: of `probe_recipe`: data, weights, the model's fields, the seed
+        searched: which heads are tried
+        masks: how masks are read, of task=segment
+        out: the run's folder; None for a new one
+        images: that are in memory; None for those of the recipe
+        start: a model in hand; None for the recipe's weights
+        resume: whether the folder may contain the run
+        host: device, workers, …
+        cache: folder in which features are kept; None for nowhere
+        command: what the user typed
+    """
+
+    recipe: Recipe
+    searched: HeadSearch
+    masks: MaskOptions
+    out: str | Path | None
+    images: Any
+    start: Model | None
+    resume: bool
+    host: Host
+    cache: str | Path | None
+    command: str
+
+    @property
+    def data(self) -> Any:
+        """The images in memory, or the name of those of the recipe."""
+        return self.recipe.data.data if self.images is None else self.images
+
+
+def segment_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     """Fit a segmenter, test it, and leave a run folder, or return the run that is there.
 
     Args:
-        recipe: of `probe_recipe`: weights, the model's fields, seed
-        searched: by: auto, ridge or logistic
-        how: the masks are read and images resized
+        request: with the data: a folder, a list, or pairs in memory
         folder: of the run: free, or that of the finished run
-        data: a folder, a list, or pairs in memory
-        start: a model in hand; None for the recipe's weights
-        host: device, workers, …
-        command: what the user typed
 
     Raises:
         UserError: as `vitlab.probe`.
     """
     began = time.monotonic()
-    opened = open_masks(data, how.class_names, how.number, recipe.data, host.workers)
+    recipe, host, how = request.recipe, request.host, request.masks
+    opened = open_masks(request.data, how.class_names, how.number, recipe.data, host.workers)
     splits = mask_splits(opened, recipe.data.test_fraction)
-    model = headless(recipe, start)
+    model = headless(recipe, request.start)
     check_spec(model.config.images)
     marks = fingerprint(masked(splits.train).whole), model_fingerprint(model)
     if folder.started:
-        return known_run(folder, *marks, recipe)
+        run = known_run(folder, *marks, recipe)
+        if not lacks_report(folder, host):
+            return Outcome(run, None, is_new=False)
     leaks = find_leaks(recipe, host, splits, model.seen)
     splits = applied(splits, leaks)
     train, test = masked(splits.train), masked(splits.test)
     chosen = None if splits.validation is None else masked(splits.validation)
     compute = begun(host, splits)
-    found = _fitted(model, train, chosen, searched.by, how, compute, recipe.seed)
+    if folder.started:
+        segmenter = load_segmenter(folder.path)
+        tested = measure(segmenter, test, compute)
+        return Outcome(run, SegmenterTest(segmenter, test, tested, compute), is_new=False)
+    found = _fitted(model, train, chosen, request.searched.by, how, compute, recipe.seed)
     known, head = train.known, found.head
     about = DenseClasses(known.classes, known.values, known.ignored, found.layers, how.scale)
     learned = seen_by(Splits(train.whole, test.whole), labeled=True)
@@ -102,56 +135,39 @@ def segment_by(
     say(line := _line(found))
     figures = tested.figures | cost_of(model, layer, compute) | {
         "seconds": time.monotonic() - began, "damaged": len(bad), "train_images": len(train),
-        "split": "test", "head": _about(found, searched, how), "tried": [*found.tried],
+        "split": "test", "head": _about(found, request.searched, how), "tried": [*found.tried],
         "notes": [*splits.notes, line, *lost],
     } | leak_figures(leaks)  # fmt: skip
-
-    def report() -> None:
-        from vitlab.report.segment_page import write_segmented  # draws, slow to import
-
-        write_segmented(folder, segmenter, test, tested, figures, compute)
-
-    return keep_run(folder, recipe, host, command, marks, segmenter, figures, report)
+    run = keep_run(request, folder, marks, segmenter, figures)
+    shown = SegmenterTest(segmenter, test, tested, compute)
+    return Outcome(run, shown if host.draws_report else None)
 
 
-def regress_by(
-    recipe: Recipe,
-    searched: HeadSearch,
-    folder: RunFolder,
-    data: Any,
-    start: Model | None,
-    host: Host,
-    command: str,
-    cache: str | Path | None,
-) -> Run:
+def regress_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     """Fit a regressor, test it, and leave a run folder, or return the run that is there.
 
     Args:
-        recipe: of `probe_recipe`: data, targets, weights, the model's fields
-        searched: how many of the last blocks are tried, and in how many folds
+        request: with the data: a table by its name, or in memory
         folder: of the run: free, or that of the finished run
-        data: a table by its name, or in memory
-        start: a model in hand; None for the recipe's weights
-        host: device, workers, …
-        command: what the user typed
-        cache: folder in which features are kept; None for nowhere
 
     Raises:
         UserError: as `vitlab.probe`.
     """
-    began, names = time.monotonic(), recipe.pretext.columns
-    splits = standardized(open_targets(data, names, recipe.data))
-    base = headless(recipe, start)
+    began = time.monotonic()
+    recipe, host, searched = request.recipe, request.host, request.searched
+    names = recipe.pretext.columns
+    splits = standardized(open_targets(request.data, names, recipe.data))
+    base = headless(recipe, request.start)
     marks = fingerprint(splits.whole or splits.train), model_fingerprint(base)
     if folder.started:
-        return known_run(folder, *marks, recipe)
+        run = known_run(folder, *marks, recipe)
+        return Outcome(run, ObjectiveTest() if lacks_report(folder, host) else None, is_new=False)
     leaks = find_leaks(recipe, host, splits, base.seen)
     splits = applied(splits, leaks)
     train, compute = splits.train, begun(host, splits)
     vectors, choices = choices_of(base, searched.layers, recipe.model.chosen().get("pool", ""))
-    learn = features_of(
-        base, train, compute, vectors, cache=cache_of(cache), title="training features"
-    )
+    cache = cache_of(request.cache)
+    learn = features_of(base, train, compute, vectors, cache=cache, title="training features")
     with named_if_slow("fitting the regressor"):
         found = find_ridge(train, learn, choices, searched.folds)
     model = ending_after(base, found.choice, {})
@@ -178,13 +194,8 @@ def regress_by(
         "test_images": tested["images"], "task": "regress", "head": about, "tried": found.tried,
         "notes": [*splits.notes, line, *lost],
     } | leak_figures(leaks)  # fmt: skip
-
-    def report() -> None:
-        from vitlab.report.pretext_report import write_pretext_report  # slow to import
-
-        write_pretext_report(folder, model, figures, {}, figures["notes"])
-
-    return keep_run(folder, recipe, host, command, marks, regressor, figures, report)
+    run = keep_run(request, folder, marks, regressor, figures)
+    return Outcome(run, ObjectiveTest() if host.draws_report else None)
 
 
 def begun(host: Host, splits: Splits) -> Compute:
@@ -213,39 +224,39 @@ def known_run(folder: RunFolder, mark: str, origin: str, recipe: Recipe) -> Run:
     return done
 
 
+def lacks_report(folder: RunFolder, host: Host) -> bool:
+    """Return whether the report of a finished run is to be written, and tell the user."""
+    if not host.draws_report or not folder.lacks_report:
+        return False
+    say("its report is missing: testing it again")
+    return True
+
+
 def keep_run(
+    request: ProbeRequest,
     folder: RunFolder,
-    recipe: Recipe,
-    host: Host,
-    command: str,
     marks: tuple[str, str],
     fitted: Segmenter | Regressor,
     figures: dict[str, Any],
-    report: Callable[[], object],
 ) -> Run:
-    """Write the run of a head that was fitted.
+    """Write the run of a head that was fitted, whose report is still to come.
 
     Args:
+        request: of the head
         folder: of the run, free
-        recipe: of the run
-        host: whether there is a report
-        command: what the user typed
         marks: fingerprints of the data and of the model that was started from
         fitted: the head and its model
         figures: of the run
-        report: writes it
     """
-    model = fitted.model
+    model, recipe = fitted.model, request.recipe
     recipe = replace(recipe, model=part_of(model.config, recipe.model.model))
     with folder.locked():
         folder.may_be_used(False)  # another process may have been at work in it
-        folder.start(recipe, host, command, *marks, head=figures["head"])
+        folder.start(recipe, request.host, request.command, *marks, head=figures["head"])
         folder.continue_from(b"", 0)
         save(model, folder.model)
         fitted.save(folder.path)
-        if host.draws_report:
-            report()
-        figures |= folder.places
+        figures |= folder.final_places(request.host)
         folder.journal.write({"kind": "result"} | figures)
         folder.journal.sync()
     return Run(folder.path, RunRecord(figures), model.cpu())

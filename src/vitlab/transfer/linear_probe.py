@@ -17,6 +17,7 @@ from vitlab.distributed.world import ALONE
 from vitlab.errors import OptionError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import ImageFeatures, cache_of, features_of
+from vitlab.evaluation.infer import predict
 from vitlab.evaluation.probes.feature_options import Cuts
 from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.probes.searching import (
@@ -37,18 +38,28 @@ from vitlab.public_calls import PLACE, public
 from vitlab.recipes.head_search import INSTEAD, HeadSearch, MaskOptions, probe_recipe
 from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import PROBE, Host, Recipe
+from vitlab.run_reports.report_run import report_run
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.ending import Run, reported, saved_and_tested
+from vitlab.training.ending import reported, saved_and_tested
 from vitlab.training.first_state import first_state
 from vitlab.training.from_weights import made_from
 from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
+from vitlab.training.outcome import ClassifierTest, Outcome, Run
 from vitlab.training.resolve import Task, learning_from, opened_splits, prepare, with_fingerprint
 from vitlab.training.resume import check_same, find_again, placed
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
-from vitlab.transfer.head_runs import NAMES, headed, known_run, regress_by, segment_by
+from vitlab.transfer.head_runs import (
+    NAMES,
+    ProbeRequest,
+    headed,
+    known_run,
+    lacks_report,
+    regress_by,
+    segment_by,
+)
 from vitlab.units import percent
 
 POOLED = {
@@ -120,71 +131,65 @@ def probe(
     start = weights if isinstance(weights, Model) else None
     named = "" if start is not None else None if weights is None else str(weights)
     recipe, images = learning_from(probe_recipe(named, **given), data)
-    return probe_by(
-        recipe, searched, masks, out, images, start, resume, host or Host(), cache, command
+    request = ProbeRequest(
+        recipe=recipe,
+        searched=searched,
+        masks=masks,
+        out=out,
+        images=images,
+        start=start,
+        resume=resume,
+        host=host or Host(),
+        cache=cache,
+        command=command,
     )
+    return probe_by(request)
 
 
-def probe_by(
-    recipe: Recipe,
-    searched: HeadSearch,
-    masks: MaskOptions,
-    out: str | Path | None,
-    images: Any,
-    start: Model | None,
-    resume: bool,
-    host: Host,
-    cache: str | Path | None,
-    command: str,
-) -> Run:
-    """Fit a head by a recipe of `probe_recipe`, as `probe` does.
+def probe_by(request: ProbeRequest) -> Run:
+    """Fit a head, test it and write the report of its run, as `probe` does."""
+    return report_run(fit_and_test(request))
 
-    Args:
-        recipe: data, weights, the model's fields, the seed
-        searched: which heads are tried
-        masks: how masks are read, of task=segment
-        out: as `probe`, like all that follow
-        images: that are in memory; None for those of the recipe
-        start: a model in hand; None for the recipe's weights
-        resume: as `probe`
-        host: as `probe`
-        cache: as `probe`
-        command: as `probe`
+
+def fit_and_test(request: ProbeRequest) -> Outcome:
+    """Fit a head, test it, and leave a run folder, whose report is still to come.
+
+    Raises:
+        UserError: as `probe`.
     """
+    recipe, start, host = request.recipe, request.start, request.host
     if recipe.precision == "bf16-pure":
         raise OptionError(f"precision=bf16-pure {INSTEAD}, or precision=bf16")
-    kind, asked = recipe.pretext.task, searched.as_dict() | masks.as_dict()
+    kind, asked = recipe.pretext.task, request.searched.as_dict() | request.masks.as_dict()
     _check_heeded(kind, asked | recipe.data.as_dict() | {"precision": recipe.precision})
     began = time.monotonic()
     with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
         if world.size > 1:
             raise OptionError("a probe runs in one process: start it without torchrun")
         name = run_name(recipe, start, PROBE)
-        folder = RunFolder(placed(out, name, resume=resume, world=world))
-        _make_way(folder, recipe, start, asked, resume)
-        if kind != "classify":
-            data = recipe.data.data if images is None else images
-            with stop.at_once():
-                if kind == "segment":
-                    return segment_by(recipe, searched, masks, folder, data, start, host, command)
-                return regress_by(recipe, searched, folder, data, start, host, command, cache)
+        folder = RunFolder(placed(request.out, name, resume=request.resume, world=world))
+        _make_way(folder, recipe, start, asked, request.resume)
         with stop.at_once():
+            if kind == "segment":
+                return segment_by(request, folder)
+            if kind == "regress":
+                return regress_by(request, folder)
             if folder.started:
-                return _resume_probe(folder, recipe, images, start)
-            task = prepare(recipe, host, folder, False, world, start, data=images)
+                return _resume_probe(request, folder, device)
+            task = prepare(recipe, host, folder, False, world, start, data=request.images)
             # decided by the features, which may agree with those in fp32 or not
             task = replace(task, recipe=replace(task.recipe, precision=recipe.precision))
             task = _opened(task)
             say(*task.splits.notes)
             restart_peak(device)
             pool = recipe.model.chosen().get("pool", "")
-            learn, found, model = _fitted(task, searched, pool, device, cache)
+            learn, found, model = _fitted(task, request.searched, pool, device, request.cache)
             task, observer = _ended(task, model, found, learn, device)
         observer.state.tally.seconds = time.monotonic() - began
         stack.enter_context(folder.locked())
         folder.may_be_used(False)  # another process may have been at work in it
-        head = _about(found, searched)
-        _begin(task, command, head, found)
+        head = _about(found, request.searched)
+        _begin(task, request.command, head, found)
         stop.message = f"interrupted: pass --resume to test the model in {folder.model}"
         model = observer.state.model.eval()
         done = saved_and_tested(observer, model, stop)
@@ -192,19 +197,30 @@ def probe_by(
         return reported(observer, model, done, own)
 
 
-def _resume_probe(folder: RunFolder, recipe: Recipe, images: Any, start: Model | None) -> Run:
+def _resume_probe(request: ProbeRequest, folder: RunFolder, device: torch.device) -> Outcome:
     """Return a probe that was begun, if weights and images are the same, wherever they lie now."""
+    start, images, host = request.start, request.images, request.host
     recipe, _, origin = find_again(
-        folder, recipe, "start", lambda each: with_fingerprint(headed(each, start)), start is None
+        folder,
+        request.recipe,
+        "start",
+        lambda each: with_fingerprint(headed(each, start)),
+        start is None,
     )
-    recipe, _, mark = find_again(
+    recipe, splits, mark = find_again(
         folder,
         recipe,
         "data",
         lambda each: opened_splits(each, images, OpenedData(), None),
         images is None,
     )
-    return known_run(folder, mark, origin, recipe)
+    run = known_run(folder, mark, origin, recipe)
+    if not lacks_report(folder, host):
+        return Outcome(run, None, is_new=False)
+    splits = applied(splits, folder.duplicates)
+    compute = Compute(device, "fp32", "plain", host.workers)
+    test = ClassifierTest(splits, predict(run.model, splits.test, compute), compute)
+    return Outcome(run, test, is_new=False)
 
 
 def _check_heeded(task: str, given: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""Runs with their reports: what is above training and the pages. `vitlab.train` is `train.py`."""

@@ -22,7 +22,7 @@ from measuring import interleaved, machine, peer
 import vitlab
 from vitlab.data.augment import mix
 from vitlab.data.augment.augment import augment
-from vitlab.data.augment.policy import draws_needed
+from vitlab.data.augment.draws import draws_needed
 from vitlab.data.settings import Augment
 from vitlab.images import ImageSpec
 from vitlab.recipes.named import RECIPES

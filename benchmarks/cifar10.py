@@ -38,8 +38,8 @@ from measuring import machine
 
 import vitlab
 from vitlab.data.augment.augment import normalize
-from vitlab.data.augment.policy import draws_needed
-from vitlab.data.loading.batches import Batch
+from vitlab.data.augment.draws import draws_needed
+from vitlab.data.loading.batch import Batch
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.optim import optimizers

@@ -24,7 +24,7 @@ from measuring import interleaved, machine
 from torch import Tensor, nn
 
 import vitlab
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.settings import Augment
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer

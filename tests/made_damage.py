@@ -39,7 +39,7 @@ Change = Callable[[HeadFile], None]
 
 
 def read_head(file: Path) -> HeadFile:
-    """Read the file that `save_beside` wrote."""
+    """Read the file that `save_head` wrote."""
     with safe_open(file, "pt") as stored:
         about = json.loads(stored.metadata()["about"])
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 import vitlab
-from vitlab.weights.detector import BoxClasses, BoxHead, Detector
-from vitlab.weights.regressor import Regressor, Targets
-from vitlab.weights.segmenter import DenseClasses, MaskHead, PatchLayer, Segmenter
+from vitlab.models.heads.detect import BoxClasses, BoxHead, Detector
+from vitlab.models.heads.regress import Regressor, Targets
+from vitlab.models.heads.segment import DenseClasses, MaskHead, PatchLayer, Segmenter
 
 SMALL = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 SHAPES = ("ground", "disk", "square")

@@ -2,12 +2,16 @@
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+import house_numbers
+import patches
 
 REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "vitlab"
@@ -19,6 +23,7 @@ LAYERS = (
         "options",
         "keywords",
         "files",
+        "locks",
         "hub",
         "documents",
         "machine",
@@ -178,6 +183,81 @@ def test_functions_stay_short() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > 60
     }
     assert long == set()
+
+
+def test_the_numbers_of_the_house_only_fall() -> None:
+    """Closures, diction, and patches of internals; see `house_numbers`."""
+    recorded = house_numbers.read_numbers()
+    assert list(house_numbers.complaints(recorded, house_numbers.measure())) == []
+
+
+def test_a_number_that_rises_or_falls_far_is_told() -> None:
+    recorded = {"closures": {"models.vit": 1000, "data.open": 1000, "gone": 5}, "diction": {"x": 8}}
+    measured = {"closures": {"models.vit": 1001, "data.open": 979, "new": 7}, "diction": {"x": 5}}
+    assert list(house_numbers.complaints(recorded, measured)) == [
+        "closures, models.vit: 1,001, above the 1,000 in tests/house.toml, which may only fall",
+        "closures, data.open: 979, well below the 1,000 in tests/house.toml: run python "
+        "tests/house_numbers.py, so that it stays there",
+        "closures, new: 7, of which tests/house.toml says nothing",
+        "closures, gone: in tests/house.toml, but not in the package",
+    ]
+    lower = {"closures": {"models.vit": 1000, "data.open": 979, "new": 7}, "diction": {"x": 5}}
+    assert house_numbers.lower(recorded, measured) == lower
+    assert tomllib.loads(house_numbers.as_toml(lower)) == lower
+
+
+PATCHES = """
+import time
+from unittest import mock
+import vitlab
+import vitlab.weights.load as reading
+from vitlab.models import cost as price, vit
+
+def test(monkeypatch, patch):
+    monkeypatch.setattr(price, "cost", 1)  # yes
+    monkeypatch.setattr("vitlab.models.cost.cost", 1)  # yes
+    monkeypatch.setattr(time, "sleep", 1)
+    monkeypatch.setattr("time.sleep", 1)
+    for name in ("vitlab.a.b", "vitlab.a.c"):
+        monkeypatch.delattr(name)  # yes
+    for module in (time, vit):
+        patch.setattr(module, "x", 1)  # yes
+    table = reading.TABLE
+    patch.setitem(table, "x", 1)  # yes
+    patch.setitem(reading.TABLE["x"], "y", 1)  # yes
+    patch.setitem(sys.modules, "vitlab.files", None)  # yes
+    patch.setitem(sys.modules, "ray", None)
+    with mock.patch("vitlab.hub.get"), mock.patch.object(vit, "x"):  # yes, twice
+        setattr(vit.Block, "forward", None)  # yes
+        vitlab.create = None  # yes
+        del vit.Block  # yes
+    model = vitlab.create("ViT-B/16")
+    monkeypatch.setattr(model, "forward", 1)
+    model.forward = 1
+"""
+
+
+def test_patches_of_internals_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(PATCHES)
+    lines = [
+        int(place.split()[0].split(":")[1]) for place in patches.find_patches("vitlab", tmp_path)
+    ]
+    marked = [n for n, line in enumerate(PATCHES.splitlines(), 1) if "# yes" in line]
+    twice = [n for n, line in enumerate(PATCHES.splitlines(), 1) if "twice" in line]
+    assert sorted(lines) == sorted(marked + twice)
+
+
+def test_scripts_styles_and_templates_are_short() -> None:
+    """But for what others wrote, which is fetched into `pages/vendor`."""
+    kinds = {".js", ".mjs", ".css", ".html", ".jinja", ".svg"}
+    files = [file for file in SOURCE.rglob("*") if file.suffix in kinds and file.is_file()]
+    lines = {
+        str(file.relative_to(SOURCE)): len(file.read_text(encoding="utf-8").splitlines())
+        for file in files
+        if "vendor" not in file.parts
+    }
+    assert len(lines) > 20
+    assert {name: count for name, count in lines.items() if count > 300} == {}
 
 
 CLAUSES = {"What", "Which", "Who", "Whose", "Whether", "Where", "How", "Everything", "From"}

@@ -16,7 +16,7 @@ import pytest
 
 from evaluation.shard_jobs import started
 from vitlab.errors import DiskError, RunError
-from vitlab.files import Lock
+from vitlab.locks import Lock
 from vitlab.runs.run_folder import RunFolder
 
 

@@ -238,6 +238,7 @@ def _begin(command: ModuleType, options: "Options", given: Iterable[str], prog: 
 
     Several processes agree on an error, so that only one of them reports it.
     """
+    from vitlab.console.existence import check_named
     from vitlab.console.leaves import leaves_of
     from vitlab.packages import check_installed
 
@@ -245,7 +246,7 @@ def _begin(command: ModuleType, options: "Options", given: Iterable[str], prog: 
         return
     for leaf in leaves_of(options):
         if leaf.about.check and leaf.name in given:
-            leaf.about.check(leaf.default)
+            check_named(leaf.about.check, leaf.default)
     for package in getattr(command, "NEEDS", ()):
         check_installed(package, prog)
     if hasattr(command, "begin"):

@@ -19,7 +19,7 @@ import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import Any, Self, cast, get_type_hints
+from typing import Any, Literal, Self, cast, get_type_hints
 
 from vitlab.errors import OptionError
 from vitlab.values import MismatchError, conform, described, either, numbers, shown
@@ -73,6 +73,13 @@ def at_most(limit: float) -> Bound:
     return Bound(f"at most {limit}", lambda number: number <= limit)
 
 
+Check = Callable[[Any], object] | Literal["data", "weights"]
+"""What refuses a value that cannot be there: a function, or what the value names.
+
+DATA and weights may be on another machine: `vitlab.console.existence` looks for them.
+"""
+
+
 @dataclass(frozen=True)
 class Only:
     """When an option has an effect; `words` finish "… applies only …".
@@ -115,8 +122,7 @@ class Option:
         choices: returns the allowed words, if they are not in the type
         positional: given on the command line by position, without its name
         flag: its name on the command line, if Python reserves that word
-        check: refuses what cannot be there, such as a missing file; called by the command line
-            before a command runs
+        check: what the command line refuses before a command runs, such as a missing file
     """
 
     help: str
@@ -125,7 +131,7 @@ class Option:
     choices: Callable[[], Iterable[str]] | None = None
     positional: bool = False
     flag: str = ""
-    check: Callable[[Any], object] | None = None
+    check: Check | None = None
 
 
 def option(
@@ -136,7 +142,7 @@ def option(
     choices: Callable[[], Iterable[str]] | None = None,
     positional: bool = False,
     flag: str = "",
-    check: Callable[[Any], object] | None = None,
+    check: Check | None = None,
 ) -> Any:
     """Declare a field of an `Options` class: its default, its help and its rules.
 
@@ -148,8 +154,7 @@ def option(
         choices: returns the allowed words, if the type cannot list them
         positional: given on the command line by position, without its name
         flag: its name on the command line, if Python reserves that word
-        check: refuses what cannot be there, such as a missing file; called by the command line
-            before a command runs
+        check: what the command line refuses before a command runs, such as a missing file
     """
     about = {"option": Option(help, bounds, only, choices, positional, flag, check)}
     return field(metadata=about) if default is MISSING else field(default=default, metadata=about)
@@ -157,7 +162,7 @@ def option(
 
 def argument(
     help: str,
-    check: Callable[[Any], object] | None = None,
+    check: Check | None = None,
     default: object = MISSING,
     choices: Callable[[], Iterable[str]] | None = None,
 ) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from vitlab.errors import DiskError, OptionError
-from vitlab.files import explained, is_empty
+from vitlab.files import explained, follow_links, is_empty
 from vitlab.packages import check_installed
 
 JOB = "_job.json"  # of a folder of parts: what they are the parts of
@@ -77,7 +77,7 @@ def check_outside(out: str | Path, source: str | Path) -> None:
     """
     if not exists(str(source)):  # images on another machine, or made ones
         return
-    inner, outer = (Path(each).expanduser().resolve() for each in (out, source))
+    inner, outer = (follow_links(Path(each).expanduser()) for each in (out, source))
     if inner.is_relative_to(outer):
         raise DiskError(f"{out} lies in {source}, which is read for it: choose a folder elsewhere")
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from vitlab.documents import read_toml
 from vitlab.errors import RunError, UserError
+from vitlab.files import follow_links
 
 RUN_FILE = "run.toml"
 LARGEST = 2 * 2**20  # bytes of it
@@ -37,7 +38,7 @@ def seen_from(folder: Path, source: str) -> str | None:
     _, path = _split_prefix(source)
     if not is_there(path):
         return None
-    return os.path.relpath(_make_absolute(path), folder.resolve())
+    return os.path.relpath(_make_absolute(path), follow_links(folder))
 
 
 def places(source: str, nearby: str | None, folder: Path, beside: Path) -> list[str]:
@@ -55,16 +56,16 @@ def places(source: str, nearby: str | None, folder: Path, beside: Path) -> list[
     if not path or ADDRESS.match(path):
         return []
     here = folder.absolute()
-    tried = [] if nearby is None else [str(folder.resolve() / nearby)]
+    tried = [] if nearby is None else [str(follow_links(folder) / nearby)]
     tried.append(path)
     if not Path(path).is_absolute():
         tried += (str(each / path) for each in (here, *list(here.parents)[:LEVELS]))
     tried.append(str(beside / PurePosixPath(path).name))
     found = dict[Path, str]()
     for each in filter(is_there, tried):
-        found.setdefault(Path(each).resolve(), str(_make_absolute(each)))
+        found.setdefault(follow_links(each), str(_make_absolute(each)))
     if is_there(path):
-        found[Path(path).resolve()] = path  # as the user knows it
+        found[follow_links(path)] = path  # as the user knows it
     return [prefix + each for each in found.values()]
 
 
@@ -75,7 +76,7 @@ def is_same_place(one: str, other: str) -> bool:
     if mine[0] != theirs[0]:
         return False
     if is_there(mine[1]) and is_there(theirs[1]):
-        return Path(mine[1]).resolve() == Path(theirs[1]).resolve()
+        return follow_links(mine[1]) == follow_links(theirs[1])
     return mine[1].rstrip("/") == theirs[1].rstrip("/")
 
 
@@ -176,7 +177,11 @@ def last_name(text: str) -> str:
     pure = PurePosixPath(path)
     if not (pure.is_absolute() or path.startswith("~") or ".." in pure.parts):
         return text
-    name = pure.name if pure.name not in ("", "..", "~") else Path(path).expanduser().resolve().name
+    name = (
+        pure.name
+        if pure.name not in ("", "..", "~")
+        else follow_links(Path(path).expanduser()).name
+    )
     return prefix.replace("file://", "") + name
 
 
@@ -189,9 +194,11 @@ def seen_by_others(folder: Path, source: str) -> str | None:
     nearby = seen_from(folder, source)
     if nearby is None:
         return None
-    shared = Path(os.path.commonpath([folder.resolve(), _make_absolute(_split_prefix(source)[1])]))
-    homes = Path.home().resolve().parent
-    telling = (Path(tempfile.gettempdir()).resolve(), homes, *homes.parents)
+    shared = Path(
+        os.path.commonpath([follow_links(folder), _make_absolute(_split_prefix(source)[1])])
+    )
+    homes = follow_links(Path.home()).parent
+    telling = (follow_links(tempfile.gettempdir()), homes, *homes.parents)
     return None if shared in telling or shared == Path(shared.anchor) else nearby
 
 
@@ -209,4 +216,4 @@ def _split_prefix(source: str, expand: bool = True) -> tuple[str, str]:
 def _make_absolute(path: str) -> Path:
     """An absolute path; a link at its end stays, whose name may say what the file is."""
     pure = Path(path)
-    return pure.resolve() if pure.name in ("", "..") else pure.parent.resolve() / pure.name
+    return follow_links(pure) if pure.name in ("", "..") else follow_links(pure.parent) / pure.name

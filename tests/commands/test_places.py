@@ -97,6 +97,16 @@ def test_a_copy_lies_outside_of_its_source(
     assert call(capsys, *beside, "--workers", "0")[0] == 0
 
 
+def test_a_ring_of_links_is_no_place(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(photo_folder(tmp_path / "photos", {"blue": 2, "red": 2}))
+    Path("ring").symlink_to("ring")
+    for place in ("ring", "ring/new"):
+        code, _, err = call(capsys, "prepare", ".", place, "--format", "tar")
+        assert (code, len(err.splitlines())) == (2, 1), err
+
+
 def test_what_has_no_name_is_refused_in_python_too(own: Given) -> None:
     model = vitlab.load(own["model"])
     for place in (".", "..", "/"):

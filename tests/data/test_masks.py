@@ -14,11 +14,11 @@ from pycocotools.coco import COCO
 from made_files import chunk, png_of
 from made_scenes import CLASSES, scene, scene_folder
 from vitlab.data.labels import IGNORED
-from vitlab.data.mask_classes import MaskClasses
 from vitlab.data.masks import mask_splits, masked, open_masks, read_numbers
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Splits
 from vitlab.errors import DataError, ImageError, PackageError
+from vitlab.models.heads.mask_classes import MaskClasses
 
 
 def saved(file: Path, values: object, mode: str = "") -> Path:

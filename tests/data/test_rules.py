@@ -12,21 +12,19 @@ import pyarrow as pa
 import pytest
 import torch
 
+from vitlab.data.class_names import look_alike_notes, merge_names, spell_name
+from vitlab.data.folder_names import is_system_name
 from vitlab.data.rules import (
     ColumnFacts,
     LabelColumn,
     find_split_column,
     is_missing,
-    is_system_name,
     join_labels,
-    look_alike_notes,
-    merge_names,
     path_in,
     path_spellings,
     plain_value,
     read_label,
     read_label_column,
-    spell_name,
     split_labels,
 )
 from vitlab.errors import DataError

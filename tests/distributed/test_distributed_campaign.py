@@ -20,7 +20,7 @@ from distributed.test_distributed import (
     steps_done,
 )
 from steps import each_step
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.order import batch_samples
 from vitlab.recipes.recipe import Host
 from vitlab.training.state import RunState

@@ -22,7 +22,7 @@ from vitlab.data.loading.crops import fitted_image
 from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.evaluation import embedding, infer
 from vitlab.evaluation.shards import ShardFolder
-from vitlab.files import Lock
+from vitlab.locks import Lock
 
 
 @pytest.fixture(autouse=True)

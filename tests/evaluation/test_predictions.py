@@ -1,6 +1,8 @@
 """Predictions: a model is used, and left as it was found."""
 
+import pickle
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,21 @@ def test_an_answer_has_a_label_and_its_confidence() -> None:
     assert bad.label is None
     assert np.isnan(bad.confidence)
     assert bad.as_dict().keys() == {"image", "error"}
+
+
+def test_answers_that_say_the_same_are_equal() -> None:
+    """Also where no distance from the training images is known: NaN is not equal to itself."""
+    made = model(channels=3)
+    one, other = (
+        vitlab.classify(made, [np.full((8, 8, 3), 9, np.uint8)], top=2)[0] for _ in range(2)
+    )
+    assert np.isnan(one.distance)
+    assert one == other == pickle.loads(pickle.dumps(one))
+    assert len({one, other}) == 1
+    near = replace(one, distance=0.5)
+    assert near == replace(other, distance=0.5)
+    assert all(near != each for each in (one, replace(near, distance=0.6), "1.png"))
+    assert one != replace(one, image="other")
 
 
 def test_a_training_model_predicts_as_in_evaluation_and_goes_on_training() -> None:

@@ -18,7 +18,6 @@ import vitlab
 from made_scenes import CLASSES, scene
 from vitlab.data.labels import IGNORED
 from vitlab.data.loading.crops import resized_sides
-from vitlab.data.mask_classes import MaskClasses
 from vitlab.data.masks import open_masks
 from vitlab.errors import DataError
 from vitlab.evaluation import segmentation
@@ -48,7 +47,8 @@ from vitlab.evaluation.segmentation import (
     voc_palette,
 )
 from vitlab.images import ImageSpec
-from vitlab.weights.segmenter import DenseClasses, PatchLayer, Segmenter, patch_features
+from vitlab.models.heads.mask_classes import MaskClasses
+from vitlab.models.heads.segment import DenseClasses, PatchLayer, Segmenter, patch_features
 
 SPEC = ImageSpec(image_size=16)
 CPU = Compute("cpu", workers=0)

@@ -26,7 +26,7 @@ from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.evaluation import infer
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.shards import Shard, ShardJob
-from vitlab.files import Lock
+from vitlab.locks import Lock
 
 few_at_a_time = pytest.fixture(scope="module", autouse=True)(small_batches)
 

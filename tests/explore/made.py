@@ -13,9 +13,9 @@ from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.gallery import FORMATS
 from vitlab.explore.views import Shown
+from vitlab.models.heads.segment import Segmenter
 from vitlab.serve.decoder import Bounds, _answered
 from vitlab.serve.decoders import Decoded, Decoders, Wanted
-from vitlab.weights.segmenter import Segmenter
 
 T = TypeVar("T")
 SMALL = "ViT(width=16,depth=2,heads=2,mlp=32)/4"

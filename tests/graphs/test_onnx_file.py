@@ -29,8 +29,9 @@ from vitlab.graphs.complete import Complete, traceable
 from vitlab.graphs.exporting import on_processor
 from vitlab.graphs.headed_onnx import export_headed
 from vitlab.graphs.onnx_file import keep_padding
+from vitlab.models.heads.regress import Regressor, Targets
 from vitlab.models.model import Model
-from vitlab.weights.regressor import Regressor, Targets
+from vitlab.weights.save_head import save_head
 
 
 def pixels(*shape: int) -> NDArray[np.uint8]:
@@ -247,7 +248,7 @@ def test_numbers_of_a_resnet_with_padding_before_a_maximum(tmp_path: Path) -> No
     scale = np.array([[40.0, 170.0], [10.0, 9.0]])
     head = Regressor(model, Targets(("age", "height"), spread=False), weight, np.zeros(2), scale)
     vitlab.save(model, tmp_path / "run" / "model")
-    head.save(tmp_path / "run")
+    save_head(head, tmp_path / "run")
     found = export_headed(tmp_path / "run", tmp_path / "numbers.onnx", "numbers")
     assert found["difference"] < 1e-5
 

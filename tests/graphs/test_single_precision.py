@@ -7,7 +7,7 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from vitlab.data.decode.crop import resized_box
+from vitlab.data.decode.crop_box import resized_box
 from vitlab.data.decode.filters import filter_matrix
 from vitlab.graphs import onnx_file
 from vitlab.graphs.complete import traceable

@@ -14,7 +14,7 @@ from vitlab.errors import OptionError
 from vitlab.models import registry
 from vitlab.models.config import ResNetConfig, ViTConfig, config_of, map_features, map_stride
 from vitlab.models.cost import cost
-from vitlab.models.create import build, resized, with_new_head
+from vitlab.models.create import build, resize_tensors, with_new_head
 from vitlab.models.layers import evaluating
 from vitlab.models.positions.bias import NEIGHBORS, Bias, resample_offsets
 from vitlab.models.registry import kinds, used_options
@@ -115,15 +115,15 @@ def test_what_a_recipe_and_a_report_ask_of_a_configuration() -> None:
 def test_only_what_depends_on_the_size_is_resized() -> None:
     config = config_of(SHAPE, image_size=16, positions="relative")
     state = build(config).state_dict()
-    assert resized(state, config, replace(config, image_size=(16, 16))) is state
+    assert resize_tensors(state, config, replace(config, image_size=(16, 16))) is state
     with pytest.raises(OptionError, match="1-D offsets hold for one grid only: keep image_size=16"):
-        resized(state, config, replace(config, image_size=32))
+        resize_tensors(state, config, replace(config, image_size=32))
     resnet = config_of("BiT-R(1)x1", image_size=16)
     body = build(resnet).state_dict()
-    assert resized(body, resnet, replace(resnet, image_size=32)) is body
+    assert resize_tensors(body, resnet, replace(resnet, image_size=32)) is body
     axial = config_of("Axial-ResNet-(1)", image_size=16)
     with pytest.raises(OptionError, match="hold for one size only: keep image_size=16"):
-        resized({}, axial, replace(axial, image_size=32))
+        resize_tensors({}, axial, replace(axial, image_size=32))
 
 
 def test_offsets_of_a_single_place_spread_over_all() -> None:

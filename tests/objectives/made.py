@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitlab.data.labels import SingleLabels
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.models.config import ViTConfig
 
 NO_LABELS = SingleLabels(np.zeros(0, np.int64))

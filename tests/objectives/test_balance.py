@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from objectives.made import batch_of, seeded
 from vitlab.data.augment.mix import Mix
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
 from vitlab.objectives.balance import class_weights, decided, imbalance
 from vitlab.objectives.classify import Classify, objective_of
-from vitlab.recipes.choices import ObjectivePart
+from vitlab.recipes.losses import ObjectivePart
 
 Kind = Literal["softmax", "bce", "sigmoid"]
 CLASSES = 4

@@ -12,7 +12,7 @@ from objectives.made import batch_of, seeded
 from oracles.peers import timm
 from vitlab.data.augment.mix import Mix
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
 from vitlab.objectives.classify import Classify
 

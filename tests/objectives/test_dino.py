@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import erf, log_softmax, softmax
 from torch import Tensor
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.settings import Augment
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import build

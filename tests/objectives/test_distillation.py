@@ -15,7 +15,7 @@ from objectives.made import batch_of
 from oracles.peers import timm
 from vitlab.data.augment.augment import normalize
 from vitlab.data.augment.mix import Mix
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ViTConfig
@@ -31,7 +31,7 @@ from vitlab.objectives.distillation import (
     with_distillation_token,
 )
 from vitlab.objectives.pretext_task import Learner
-from vitlab.recipes.choices import Distill
+from vitlab.recipes.losses import Distill
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 SMALL: dict[str, Any] = {"depth": 1, "heads": 2, "patch": 8, "labels": NAMES, "classes": 5}

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import torch
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.objectives.masks import (
     EachImage,
     block_masks,

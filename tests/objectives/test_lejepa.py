@@ -11,7 +11,7 @@ from scipy import integrate, linalg, stats
 import vitlab
 from conftest import BRIEF, fewer_digits
 from training.kept import journal
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.settings import Augment
 from vitlab.models.config import ViTConfig
 from vitlab.models.create import build

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from objectives.made import batch_of, seeded, small
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.models.config import ViTConfig
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.hidden_patches import over_image

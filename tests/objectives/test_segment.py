@@ -9,14 +9,15 @@ import vitlab
 from objectives.made import NO_LABELS
 from vitlab.data.augment.augment import augment
 from vitlab.data.labels import IGNORED
-from vitlab.data.loading.batches import Batch, TrainingBatches
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.masks import MaskedImages, open_masks
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Subset
 from vitlab.images import ImageSpec
+from vitlab.models.heads.segment import DenseClasses
 from vitlab.objectives.segment import Segment
 from vitlab.recipes.pretext import Pretext
-from vitlab.weights.segmenter import DenseClasses
 
 
 def batch_of(images: MaskedImages, **how: object) -> tuple[Batch, torch.Tensor]:

@@ -12,6 +12,7 @@ from objectives.made import NO_LABELS, batch_of
 from oracles import peers
 from vitlab.data.labels import IGNORED
 from vitlab.errors import OptionError
+from vitlab.models.heads.segment import DenseClasses, MaskHead, semantic
 from vitlab.objectives.segment import (
     Segment,
     mask_costs,
@@ -20,7 +21,7 @@ from vitlab.objectives.segment import (
     segments_of,
 )
 from vitlab.recipes.pretext import Pretext
-from vitlab.weights.segmenter import DenseClasses, MaskHead, load_segmenter, semantic
+from vitlab.weights.segmenter import load_segmenter
 
 CLASSES, QUERIES, SIDE = 4, 7, 12
 ABOUT = DenseClasses(("a", "b", "c", "d"), (0, 1, 2, 3), 255, (2,))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import vitlab
 from objectives.made import batch_of, seeded
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.objectives.tokenize import (
     RECENT,

@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import vitlab
 from vitlab import device as devices
 from vitlab.data.augment.augment import augment
-from vitlab.data.augment.policy import draws_needed
-from vitlab.data.loading.batches import Batch
+from vitlab.data.augment.draws import draws_needed
+from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.loader import Upload
 from vitlab.data.settings import Augment
 from vitlab.errors import DeviceError

@@ -18,7 +18,7 @@ from steps import each_step
 from vitlab import device as devices
 from vitlab.data.augment import augment as augmenting
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.loader import Upload
 from vitlab.device import STAGED, fetched, sent
 from vitlab.errors import DeviceError
@@ -28,8 +28,8 @@ from vitlab.evaluation.probes.blocks import Blocks
 from vitlab.evaluation.probes.heads import logistic
 from vitlab.models.stems.stem import resample_kernels
 from vitlab.optim.optimizers import build
-from vitlab.recipes.choices import Optimization
 from vitlab.recipes.named import RECIPES
+from vitlab.recipes.optimization import Optimization
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.training.state import RunState
 from vitlab.training.step import Trainer

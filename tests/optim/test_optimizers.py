@@ -27,7 +27,8 @@ from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.shampoo import inverse_root
 from vitlab.optim.table import OPTIMIZERS, about, users
 from vitlab.options import applies
-from vitlab.recipes.choices import Optimization, Start
+from vitlab.recipes.optimization import Optimization
+from vitlab.recipes.start import Start
 from vitlab.training import checkpoints
 from vitlab.training.guard import can_skip
 from vitlab.training.state import RunState

@@ -13,7 +13,8 @@ from oracles.peers import timm
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build, decayed
 from vitlab.optim.schedule import learning_rate
-from vitlab.recipes.choices import Optimization, Schedule
+from vitlab.recipes.optimization import Optimization
+from vitlab.recipes.schedule import Schedule
 from vitlab.training.plan import evaluation_steps, step_seed
 
 

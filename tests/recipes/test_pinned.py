@@ -1,7 +1,7 @@
 """Values that change only if that is meant: those that are pinned in `pinned.txt`.
 
 Of recipes they are in `vitlab.recipes.papers`, `vitlab.recipes.pretraining`, `vitlab.recipes.named`
-and `vitlab.recipes.choices`; of the arms of studies in `vitlab.studies.base` and, of each paper,
+and `vitlab.recipes`; of the arms of studies in `vitlab.studies.base` and, of each paper,
 `vitlab.studies.papers.advice`, `vitlab.studies.papers.architecture`,
 `vitlab.studies.papers.pretraining` and `vitlab.studies.papers.three_things`.
 """

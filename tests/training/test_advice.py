@@ -11,9 +11,9 @@ from vitlab.commands.train import Train, build
 from vitlab.console.parsing import parse
 
 SOURCE = Path(inspect.getfile(vitlab)).parent
-ROOMS = ("training", "distributed", "optim", "report", "runs")
+ROOMS = ("training", "distributed", "optim", "report", "runs")  # comparing lists options of runs
 FILES = [f for room in ROOMS for f in (SOURCE / room).rglob("*.py") if f.parent.name != "comparing"]
-FILES += [SOURCE / name for name in ("device.py", "files.py")]  # comparing lists options of runs
+FILES += [SOURCE / name for name in ("device.py", "files.py", "locks.py")]
 VALUES = {  # for options that the messages name without a value
     "--batch": "64", "--budget": "90s", "--epochs": "3", "--image-size": "32", "--lr": "0.01",
     "--max-bad": "5%", "--model": "ViT-Ti/16", "--out": "run", "--patience": "3", "--rho": "0.1",

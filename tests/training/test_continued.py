@@ -13,7 +13,7 @@ from steps import asked_to_stop
 from training.kept import journal, outcome
 from vitlab.evaluation.probes.probing import Probe
 from vitlab.optim.optimizers import build
-from vitlab.recipes.choices import Optimization
+from vitlab.recipes.optimization import Optimization
 from vitlab.recipes.recipe import Host
 from vitlab.training.stop import Interrupted
 

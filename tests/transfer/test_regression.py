@@ -26,9 +26,10 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_of
 from vitlab.evaluation.probes.searching import FeatureChoice, find_ridge
 from vitlab.evaluation.regression import evaluate_targets, target_figures
+from vitlab.models.heads.regress import Estimates
 from vitlab.objectives.regress import target_loss
 from vitlab.recipes.recipe import Host
-from vitlab.weights.regressor import Estimates, load_regressor
+from vitlab.weights.regressor import load_regressor
 
 VIT = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
 # two halves of other grays are near-duplicates, whatever the grays

@@ -10,7 +10,7 @@ import vitlab
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
 from vitlab.objectives.pretext_task import Learner, OwningObjective
-from vitlab.recipes.choices import Tune
+from vitlab.recipes.start import Tune
 from vitlab.tuning.free import free_names, freeze, train_mode
 
 TINY = "ViT(width=16,depth=2,heads=2,mlp=32)/4"

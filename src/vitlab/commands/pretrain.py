@@ -8,7 +8,7 @@ from vitlab.commands.train import Train, show
 from vitlab.errors import OptionError
 from vitlab.experiments.several import SeveralRuns
 from vitlab.options import options_of
-from vitlab.recipes.choices import Distill, ObjectivePart
+from vitlab.recipes.losses import Distill, ObjectivePart
 from vitlab.recipes.pretraining import PRETRAINING
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from vitlab.data.annotations import Annotations, check_there, split_of_file
 from vitlab.data.frames import Placed, Verdict, evidence_in, image_frames, place, verdicts_of
-from vitlab.data.rules import SPLIT_OF
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import Inside, some
+from vitlab.data.split_words import SPLIT_OF
 
 MOST_FOLDERS = 1000  # in which images are looked for by their names alone
 

@@ -33,6 +33,7 @@ class BoxLabels(PlacedLabels):
 
     boxes: Boxes
     again: ClassVar[str] = "with other boxes"
+    keeps_aspect: ClassVar[bool] = True
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:

@@ -34,7 +34,8 @@ from vitlab.data.annotations import (
     remark,
 )
 from vitlab.data.box_labels import Boxes, BoxLabels
-from vitlab.data.decode.crop import crop_resize, whole_box
+from vitlab.data.decode.crop import crop_resize
+from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.frames import Placed, turn_shares
 from vitlab.data.holdout import in_splits, without

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import Integers
-from vitlab.data.rules import SPLIT_WORDS
 from vitlab.data.settings import Data, part_of
+from vitlab.data.sources.ahead import read_ahead
 from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.remote import keep, read_kept
 from vitlab.data.sources.request import ALL, Splits
-from vitlab.data.sources.shards import Shards, read_ahead
+from vitlab.data.sources.shards import Shards
 from vitlab.data.sources.source import (
     Joined,
     Noted,
@@ -36,6 +36,7 @@ from vitlab.data.sources.source import (
     number_of,
     present,
 )
+from vitlab.data.split_words import SPLIT_WORDS
 from vitlab.errors import DataError, OptionError
 from vitlab.models.seen import Seen, known, marked
 from vitlab.places import cache_folder

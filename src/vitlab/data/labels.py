@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitlab.data.class_names import spell_name
 from vitlab.data.decode.pixels import Box
-from vitlab.data.rules import spell_name
 from vitlab.errors import DataError, ImageError, OptionError
-from vitlab.models.model import Model
 from vitlab.values import check_names
 
 Label = str | tuple[str, ...] | list[str]
@@ -223,6 +222,8 @@ class TargetLabels(MultiLabels):
 class PlacedLabels(MultiLabels, ABC):
     """Labels of places in images, which follow a crop and a mirror: boxes, or classes of pixels."""
 
+    keeps_aspect: ClassVar[bool] = False  # whether random crops are shaped like the image
+
     @abstractmethod
     def inside(
         self, index: int, size: tuple[int, int], shape: tuple[int, int], box: Box
@@ -358,9 +359,9 @@ def index_labels(
     return MultiLabels(table), order
 
 
-def kind_of(model: Model) -> type[SingleLabels] | type[MultiLabels]:
-    """Return the kind of labels that a model was trained with."""
-    return MultiLabels if model.provenance.get("multi_label", False) else SingleLabels
+def kind_of(provenance: Mapping[str, Any]) -> type[SingleLabels] | type[MultiLabels]:
+    """Return the kind of labels that a model was trained with, as its provenance says."""
+    return MultiLabels if provenance.get("multi_label", False) else SingleLabels
 
 
 class UnlabeledError(DataError):

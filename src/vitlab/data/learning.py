@@ -9,10 +9,10 @@ from vitlab.data.holdout import chosen, identified, in_splits, origin, without
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import PixelCache, cached
 from vitlab.data.open import Opened, open_images, stripped
-from vitlab.data.rules import SPLIT_WORDS
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.request import ALL, Given, Splits
 from vitlab.data.sources.source import Joined, Source, Subset, present
+from vitlab.data.split_words import SPLIT_WORDS
 from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss

@@ -26,14 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
+from vitlab.data.folder_names import MASK_LAYOUTS
 from vitlab.data.holdout import chosen, groups_known, origin, without
 from vitlab.data.labels import IGNORED, Classes, Integers, PixelLabels, check_class_names
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.mask_classes import LARGEST, Ignored, MaskClasses
 from vitlab.data.mask_frames import place_masks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
-from vitlab.data.rules import MASK_LAYOUTS, SPLIT_OF, find_split_column, usual_columns
+from vitlab.data.rules import find_split_column, usual_columns
 from vitlab.data.settings import AnnotationFrame, Columns
 from vitlab.data.sources.cell_table import check_known_columns
 from vitlab.data.sources.folders import image_paths, json_files, names_below, visible
@@ -43,7 +43,9 @@ from vitlab.data.sources.paths import read_image, read_text, some
 from vitlab.data.sources.pictures import Pictures
 from vitlab.data.sources.request import ALL, Splits, blank, title_of
 from vitlab.data.sources.source import Source, Subset, Wrapped, grouped
+from vitlab.data.split_words import SPLIT_OF
 from vitlab.errors import DataError, ImageError
+from vitlab.models.heads.mask_classes import LARGEST, Ignored, MaskClasses
 from vitlab.progress import named_if_slow
 
 Numbers = NDArray[np.integer[Any]]  # (rows, columns), as stored

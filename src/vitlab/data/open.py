@@ -16,7 +16,6 @@ from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
 from vitlab.data.holdout import groups_known, in_splits
 from vitlab.data.labels import UnlabeledError
-from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS
 from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import named_files
 from vitlab.data.sources.pictures import Picture, in_hand
@@ -35,6 +34,7 @@ from vitlab.data.sources.request import (
     title_of,
 )
 from vitlab.data.sources.source import Joined, Relabeled, Source, reindexed
+from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
 from vitlab.errors import DataError
 from vitlab.progress import named_if_slow
 

@@ -1,4 +1,4 @@
-"""Rules of data: which file is left out, and what a label, a split and a path in a cell mean.
+"""Rules of cells: what a label, a split and a path in a cell of a table mean, and what is empty.
 
 Every opener of `data/sources` asks here, so that the same images have the same labels and splits in
 a folder, a list, a table, an archive and in memory. Nothing here opens a file.
@@ -8,7 +8,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
@@ -17,6 +17,8 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.class_names import look_alike_notes, spell_name
+from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS, is_like_a_split
 from vitlab.errors import DataError
 from vitlab.values import LONGEST
 
@@ -25,31 +27,6 @@ Label = str | tuple[str, ...]
 
 Indices = NDArray[np.int64]
 
-# Files
-
-SYSTEM_NAMES = frozenset({
-    "__macosx", "@eadir", "@tmp", "#recycle", "@recycle", "@recently-snapshot", "$recycle.bin",
-    "system volume information", "lost+found", "__pycache__", "thumbs.db", "ehthumbs.db",
-    "desktop.ini", "icon\r", "found.000", "network trash folder", "temporary items",
-})  # fmt: skip
-"""Files and folders that macOS, Windows, Linux and network drives add, in lower case."""
-
-SYSTEM_PREFIXES = (".", "synophoto_thumb_", "synofile_thumb_", "~$")
-"""Beginnings of hidden names, and of thumbnails and locks beside the files of a user."""
-
-
-def is_system_name(name: str) -> bool:
-    """Return whether a file or folder is hidden, or one that a system adds to a user's own."""
-    lower = name.lower()
-    return lower in SYSTEM_NAMES or lower.startswith(SYSTEM_PREFIXES)
-
-
-MASK_LAYOUTS = (
-    ("images", "masks", 255),
-    ("JPEGImages", "SegmentationClass", 255),
-    ("images", "annotations", 0),
-)
-"""Folders of images and of their masks, which are no classes, and the number that masks ignore."""
 
 # Cells
 
@@ -123,19 +100,9 @@ LABEL_COLUMNS = (
 _WHOLE = re.compile(r"[+-]?\d+\.0+")
 _NUMBERS = re.compile(r"\s*\d+(\s+\d+)*\s*")
 _SPLIT = re.compile(r"(?<!\\)\|")
-_INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200e\u200f\u2060\ufeff"))
 _LIST_TEXT = re.compile(r"\[(\s*('[^']*'|\"[^\"]*\"|[+-]?\d+)\s*,?)*\]")
 _LIST_ITEM = re.compile(r"'([^']*)'|\"([^\"]*)\"|([+-]?\d+)")
 NOT_A_LABEL = "has no label, or one that is neither text nor a whole number"
-
-
-def spell_name(name: str) -> str:
-    """Return the name of a class as it is compared: composed, without spaces around it.
-
-    macOS writes é as two characters; invisible ones come from web pages. They look the same.
-    """
-    composed = name if name.isascii() else unicodedata.normalize("NFC", name.translate(_INVISIBLE))
-    return composed.strip()
 
 
 def join_labels(names: Sequence[str]) -> str:
@@ -354,48 +321,9 @@ def _doubtful_notes(
     ] + look_alike_notes(images, facts.title)
 
 
-def look_alike_notes(names: Iterable[str], title: str) -> list[str]:
-    """Return a line about classes whose names differ in case, zeros, or kinds of characters."""
-    alike = dict[str, list[str]]()
-    for name in names:
-        key = unicodedata.normalize("NFKC", name).casefold()
-        key = "".join(sign for sign in key if unicodedata.category(sign) != "Cf")
-        key = re.sub(r"[\s_-]+", " ", key)
-        alike.setdefault(re.sub(r"(?<![\w.])0+(?=\d)", "", key), []).append(name)
-    pairs = [sorted(own) for own in alike.values() if len(own) > 1]
-    if not pairs:
-        return []
-    shown = "; ".join(" and ".join(map(repr, own)) for own in pairs[:3])
-    return [f"{title} has classes whose names are nearly the same: {shown}"]
-
-
-def merge_names(names: Iterable[str], title: str) -> tuple[dict[str, str], list[str]]:
-    """Return the spelled name of each class, and lines about those of two spellings.
-
-    Args:
-        names: as they are written, of folders for example
-        title: what to call the data
-    """
-    spelled = {name: spell_name(name) or name for name in names}
-    twice = [name for name, count in Counter(spelled.values()).items() if count > 1]
-    notes = [
-        f"{title}: {name!r} is written in {Counter(spelled.values())[name]} ways that look the "
-        "same, and is one class"
-        for name in twice
-    ]
-    return spelled, [*notes, *look_alike_notes(dict.fromkeys(spelled.values()), title)]
-
-
 # Splits
 
-SPLIT_WORDS = {
-    "train": ("train", "training"),
-    "validation": ("val", "valid", "validation", "dev", "eval", "evaluation"),
-    "test": ("test", "testing"),
-}
-"""Spellings of the names of splits, in lower case."""
 
-SPLIT_OF = {word: split for split, words in SPLIT_WORDS.items() for word in words}
 SPLIT_COLUMNS = (
     "split", "splits", "subset", "partition", "phase", "set", "usage", "data_split",
     "dataset_split", "split_name",
@@ -414,11 +342,6 @@ Their names are in lower case, without spaces, `_` and `-`.
 
 _TRUE = frozenset({"true", "1", "1.0", "yes", "y", "t"})
 _FALSE = frozenset({"false", "0", "0.0", "no", "n", "f"})
-_LIKE_A_SPLIT = re.compile(
-    r"(train|test|val|valid|validation|dev|eval|hold[-_ ]?out)([-_ ]?(set|data|split|id|ood))?"
-    r"[-_ ]?\d*|.*[-_ ]?(train|test)(ing)?|(train|test)(ing)?[-_ ].*|trainval|extra|unlabell?ed|"
-    r"unsupervised"
-)
 MOST_SPLITS = 10  # words of a column that is like one of splits
 
 
@@ -507,11 +430,6 @@ def _begins_like_splits(cells: Sequence[Any]) -> bool:
     head = [plain_value(cells[row]) for row in range(min(20, len(cells)))]
     words = [_text_of(value) for value in head if isinstance(value, str) and not is_missing(value)]
     return bool(words) and all(map(is_like_a_split, words))
-
-
-def is_like_a_split(word: str) -> bool:
-    """Return whether a word in lower case is the name of a split, or much like one."""
-    return word in SPLIT_OF or _LIKE_A_SPLIT.fullmatch(word) is not None
 
 
 def _read_splits(

@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from vitlab.data.exists import check_data
 from vitlab.errors import OptionError
 from vitlab.options import (
     Bound,
@@ -76,7 +75,7 @@ class Data(Columns):
         "files, WebDataset shards (glob or brace range, local or s3://, https://, hf://), a .csv "
         "or .jsonl list of paths, or a Hugging Face data set (user/name)",
         positional=True,
-        check=check_data,
+        check="data",
     )
     test_fraction: float = option(
         0.2,

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.distributed.world import World
 from vitlab.models.packed import Packed
 

@@ -54,6 +54,19 @@ class ClassifiedImage:
     predicted: tuple[str, ...] | None = None
     distance: float = math.nan
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ClassifiedImage):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[object, ...]:
+        """What equal answers share; NaN equals nothing, but what is not known is no difference."""
+        far = None if math.isnan(self.distance) else self.distance
+        return self.image, self.classes, self.error, self.predicted, far
+
     @classmethod
     def of(
         cls,
@@ -319,4 +332,4 @@ def unlabeled(
         LOG.warning(note)
     source = opened.every()
     classes = model.config.class_names
-    return Relabeled(source, kind_of(model).blank(len(source), len(classes)), classes)
+    return Relabeled(source, kind_of(model.provenance).blank(len(source), len(classes)), classes)

@@ -32,10 +32,11 @@ from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.intervals import RESAMPLES, affordable, bootstrapped, redrawn
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.files import staged_folder
+from vitlab.models.heads.detect import Detector
 from vitlab.objectives.detect import SURE, framed, overlap
 from vitlab.progress import Meter
 from vitlab.units import percent
-from vitlab.weights.detector import Detector, load_detector
+from vitlab.weights.detector import load_detector
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of IoU
 RECALLS = np.linspace(0, 1, 101)

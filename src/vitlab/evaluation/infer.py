@@ -18,7 +18,8 @@ from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import Labels, kind_of
-from vitlab.data.loading.batches import Batch, EvaluationBatches
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
 from vitlab.data.loading.order import slice_of
 from vitlab.data.sources.source import Source
@@ -202,7 +203,7 @@ def probabilities(
     Returns:
         (n, classes).
     """
-    kind = kind_of(model) if labels is None else labels
+    kind = kind_of(model.provenance) if labels is None else labels
     found = kind.probabilities(logits / model.temperature)
     if mirrored is None:
         return found

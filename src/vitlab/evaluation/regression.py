@@ -29,9 +29,10 @@ from vitlab.evaluation.intervals import RESAMPLES, interval_of, redrawn
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.evaluation.reliability import REACH
+from vitlab.models.heads.regress import Estimates, Regressor
 from vitlab.progress import Meter
 from vitlab.units import percent
-from vitlab.weights.regressor import Estimates, Regressor, load_regressor
+from vitlab.weights.regressor import load_regressor
 
 WITHIN = {"coverage_50": 0.6744897501960817, "coverage_90": 1.6448536269514722}  # deviations
 

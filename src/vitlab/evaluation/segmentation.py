@@ -27,7 +27,6 @@ from vitlab.data.holdout import learned
 from vitlab.data.labels import IGNORED
 from vitlab.data.loading.crops import whole_image
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.mask_classes import MaskClasses
 from vitlab.data.masks import MaskedImages, Truth, masked, open_masks
 from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns
@@ -40,8 +39,10 @@ from vitlab.evaluation.intervals import RESAMPLES, bootstrapped, redrawn
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.files import staged_folder
 from vitlab.images import ImageSpec
+from vitlab.models.heads.mask_classes import MaskClasses
+from vitlab.models.heads.segment import Segmenter, check_spec
 from vitlab.progress import Meter
-from vitlab.weights.segmenter import Segmenter, check_spec, load_segmenter
+from vitlab.weights.segmenter import load_segmenter
 
 CHUNK, BATCH = 8, 16  # images that a process prepares at a time; windows that a model sees at once
 # pixels of a resized image, and their scores, at most

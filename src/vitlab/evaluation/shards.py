@@ -41,7 +41,8 @@ from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import Inferred, Progress, Want, batch_of, infer
 from vitlab.evaluation.rows import unicode
-from vitlab.files import Lock, explained, is_draft, sha256, staged_file, tidy, write_text
+from vitlab.files import explained, is_draft, sha256, staged_file, tidy, write_text
+from vitlab.locks import Lock
 from vitlab.models.model import Model
 from vitlab.places import JOB, check_parts
 from vitlab.progress import Meter, named_if_slow, say

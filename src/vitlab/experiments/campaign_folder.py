@@ -15,13 +15,13 @@ from vitlab.errors import OptionError, RunError
 from vitlab.files import (
     CAMPAIGN_FILE,
     LOCK,
-    Lock,
     is_empty,
     remove_empty,
     tidy,
     with_new_parents,
     write_text,
 )
+from vitlab.locks import Lock
 from vitlab.recipes.recipe import Recipe
 from vitlab.recorded_paths import is_same_place, places, seen_from
 from vitlab.runs.local_paths import LocalPaths, nearby

@@ -21,10 +21,10 @@ from vitlab.inspect.evidence import Gradients
 from vitlab.inspect.look import Look, attention_bytes, look
 from vitlab.inspect.tokens import likeness, norm_map
 from vitlab.models.config import ViTConfig
+from vitlab.models.heads.segment import Segmenter
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.units import storage
-from vitlab.weights.segmenter import Segmenter
 
 Octets = tuple[NDArray[np.uint8], NDArray[np.float32]]  # (heads, tokens, N), (heads, tokens)
 Square = tuple[int, int, int, int]  # of an image: its first row and column, and those after it
@@ -189,7 +189,7 @@ class Shown:
     def described(self) -> dict[str, Any]:
         """Return what the page is told."""
         config = self.model.config
-        several = kind_of(self.model).several
+        several = kind_of(self.model.provenance).several
         return {
             "name": self.name,
             "notation": config.name,

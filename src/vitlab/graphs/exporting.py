@@ -15,9 +15,9 @@ from vitlab.graphs.int8_form import keep_scales
 from vitlab.graphs.narrowing_cost import check_calibration, draw
 from vitlab.graphs.targets import IMAGES, MODEL, TARGETS, Precision, check_precision, check_target
 from vitlab.models.model import Model
-from vitlab.models.seen import write_seen
 from vitlab.public_calls import public
 from vitlab.weights.assembly import unwrapped, whole_state
+from vitlab.weights.seen_file import write_seen
 
 
 @public(model=nn.Module, file=(str, Path))

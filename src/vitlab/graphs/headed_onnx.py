@@ -16,9 +16,12 @@ from vitlab.graphs.complete import BATCH, Traceable
 from vitlab.graphs.onnx_file import OPSET, staged, traced
 from vitlab.graphs.reference_images import make_normalized_images, normal_noise
 from vitlab.graphs.targets import MODEL, check_target
-from vitlab.weights.detector import Detector, load_detector
-from vitlab.weights.regressor import Estimating, load_regressor
-from vitlab.weights.segmenter import Segmenter, load_segmenter
+from vitlab.models.heads.detect import Detector
+from vitlab.models.heads.regress import Estimating
+from vitlab.models.heads.segment import Segmenter
+from vitlab.weights.detector import load_detector
+from vitlab.weights.regressor import load_regressor
+from vitlab.weights.segmenter import load_segmenter
 
 
 def export_headed(run: str | Path, file: str | Path, kind: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Pillow's resizing inside a graph without double precision, which runtimes refuse or round.
 
-`data/decode/crop.py` and `filters.py` compute a box and its filters in double precision; here are
-the same numbers from whole numbers and single precision. Products are of so few bits that they are
-exact, with or without fused multiply-adds, and what a sum rounds off is kept beside it.
+`data/decode/crop_box.py` and `filters.py` compute a box and its filters in double precision; here
+are the same numbers from whole numbers and single precision. Products are of so few bits that they
+are exact, with or without fused multiply-adds, and what a sum rounds off is kept beside it.
 """
 
 from dataclasses import dataclass

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from vitlab.models.configs.model_config import Grid, ModelConfig, map_features, map_stride
+from vitlab.models.configs.model_config import ModelConfig, map_features, map_stride
 from vitlab.models.configs.resnet_config import ResNetConfig
 from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.configs.vit_config import ViTConfig
+from vitlab.models.grid import Grid
 from vitlab.models.names import RESNET_NAME, TOKENIZER_NAME, shape_of
 from vitlab.models.registry import kinds
 from vitlab.options import check_known, hints

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.create import build
 from vitlab.models.layers import NORMS
 from vitlab.models.model import Model, PartCost

@@ -9,9 +9,12 @@ from typing_extensions import TypeVar
 from vitlab.errors import OptionError
 from vitlab.images import Size
 from vitlab.keywords import CreateKeywords
-from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig, config_of
+from vitlab.models.config import config_of
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.resnet_config import ResNetConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.model import Model
-from vitlab.models.regrid import resized as resized
 from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
@@ -89,6 +92,13 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
     model = MODEL_OF[type(config)].blank(config)
     model.take(tensors)
     return model.requires_grad_().eval()
+
+
+def resize_tensors(
+    tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig
+) -> dict[str, Tensor]:
+    """Return a model's tensors for another image size, as `Model.resize_tensors`."""
+    return MODEL_OF[type(old)].resize_tensors(tensors, old, new)
 
 
 def with_new_head(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:

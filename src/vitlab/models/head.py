@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.encoder.attention import attention_weights
 from vitlab.models.encoder.block import MLP
 from vitlab.models.layers import (

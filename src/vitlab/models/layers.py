@@ -8,7 +8,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 
 Layer = TypeVar("Layer", bound=nn.Module)
 NORMS = (nn.LayerNorm, nn.RMSNorm)

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from vitlab.errors import OptionError, WeightsError
 from vitlab.images import Size
-from vitlab.models.config import ModelConfig
+from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.packed import Packed
-from vitlab.models.regrid import resized
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
 
@@ -341,7 +340,7 @@ class Model(nn.Module):
         if self.empty(self.config).keys() != tensors.keys():
             raise WeightsError("cannot resize a fused model: resize first, then fuse")
         model = self.blank(new)
-        tensors = resized(tensors, self.config, new)
+        tensors = self.resize_tensors(tensors, self.config, new)
         free = {name: weight.requires_grad for name, weight in self.named_parameters()}
         model.take(tensors)
         for name, weight in model.named_parameters():
@@ -349,6 +348,28 @@ class Model(nn.Module):
         model.provenance, model.source = dict(self.provenance), self.source
         model.seen, model.unlike = self.seen, self.unlike
         return model.train(self.training)
+
+    @classmethod
+    def resize_tensors(
+        cls, tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig
+    ) -> dict[str, Tensor]:
+        """Return a model's tensors for another image size; those that do not depend on it stay.
+
+        Args:
+            tensors: a state dict; the kernels of patches are those of `new`
+            old: the configuration that they fit
+            new: the same but for its image size, its patch, or the size that positions are for
+
+        Raises:
+            OptionError: the model is limited to one image size.
+        """
+        same = (new.size, new.at_positions.grid) == (old.size, old.at_positions.grid)
+        return tensors if same else cls.regrid(tensors, old, new)
+
+    @classmethod
+    def regrid(cls, tensors: dict[str, Tensor], old: Any, new: Any) -> dict[str, Tensor]:
+        """Return the same for another grid: convolutions take images of any size."""
+        return tensors
 
     def take(self, tensors: dict[str, Tensor]) -> None:
         """Use tensors, a whole state dict on one device, as one's own without a copy."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitlab.device import sent
 from vitlab.errors import OptionError
-from vitlab.models.configs.model_config import Grid, check_multiple
+from vitlab.models.grid import Grid, check_multiple
 
 
 @dataclass(frozen=True)

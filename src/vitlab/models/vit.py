@@ -9,16 +9,17 @@ from torch import Tensor, nn
 
 from vitlab.errors import OptionError
 from vitlab.images import Size
-from vitlab.models.config import Grid, ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.encoder.attention import Axis
 from vitlab.models.encoder.block import Block, drop_rates
 from vitlab.models.encoder.mixed_sizes import PackedPositions, joined, parted
+from vitlab.models.grid import Grid
 from vitlab.models.head import Head
 from vitlab.models.layers import modules, norm_of, reset_parts
 from vitlab.models.model import DenseFeatures, Model
 from vitlab.models.packed import Packed, before_sorting
 from vitlab.models.positions.positions import Positions, check_extra, scheme_of
-from vitlab.models.regrid import within
+from vitlab.models.regrid import regrid_patches, within
 from vitlab.models.stems.stem import Filter, stem_of
 
 
@@ -249,6 +250,13 @@ class VisionTransformer(Model):
             stem = kind.repatched(stem, self.config, patch, interpolation)
             tensors |= {f"stem.{name}": tensor for name, tensor in stem.items()}
         return self.remade(new, tensors)
+
+    @classmethod
+    def regrid(
+        cls, tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig
+    ) -> dict[str, Tensor]:
+        """Return tensors for another grid of patches: those of the stem and of positions follow."""
+        return regrid_patches(tensors, old, new)
 
     @property
     def layers(self) -> int:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels
 from vitlab.errors import OptionError
-from vitlab.recipes.choices import ObjectivePart
+from vitlab.recipes.losses import ObjectivePart
 
 UNEVEN = 10.0
 """Largest over smallest class from which `balance=auto` weighs: the mildest imbalance of the

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.encoder.from_patches import visible_patches
 from vitlab.models.model import Model
 from vitlab.models.stems.stem import stem_of

@@ -12,13 +12,12 @@ from torch.nn import functional as F
 
 from vitlab.data.augment.mix import dense
 from vitlab.data.labels import Labels
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.objectives.balance import class_weights
 from vitlab.objectives.pretext_task import LossFigures
-from vitlab.recipes import choices
-from vitlab.recipes.choices import LossName
+from vitlab.recipes.losses import LossName, ObjectivePart
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Scores (B, classes) and targets (B, classes) -> the loss of each image, (B,), or their mean."""
@@ -162,7 +161,7 @@ def _own_mean(loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def objective_of(
-    options: choices.ObjectivePart,
+    options: ObjectivePart,
     labels: Labels | None = None,
     classes: int = 0,
     own: Loss | None = None,

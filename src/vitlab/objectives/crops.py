@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.crops import View
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
-from vitlab.models.configs.model_config import nearest_sizes
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.resnet_config import ResNetConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.create import build
+from vitlab.models.grid import nearest_sizes
 from vitlab.models.model import Model
 from vitlab.models.positions.positions import scheme_of
 from vitlab.models.vit import VisionTransformer

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import Labels
-from vitlab.data.loading.batches import Batch
-from vitlab.models.config import ModelConfig
+from vitlab.data.loading.batch import Batch
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.heads.detect import BoxClasses, BoxHead, Detector, check_boxes, corners
 from vitlab.models.model import Model
 from vitlab.objectives.matching import Pairs, chances_of, class_loss, paired, shares_of
 from vitlab.objectives.pretext_task import LossFigures, PretextTask, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
-from vitlab.weights.detector import BoxClasses, BoxHead, Detector, check_boxes, corners
 
 L1, GIOU, TINY = 5.0, 2.0, 1e-9  # weights: of distances, of overlaps
 SURE = 0.5  # probability from which an object is drawn

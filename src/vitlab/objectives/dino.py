@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.crops import View
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
 from vitlab.device import widest
-from vitlab.models.config import ModelConfig
+from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.objectives.crops import BY_PASS, ComparedCrops, crop_views, local_size

@@ -13,14 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.data.labels import kind_of
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.resnet_config import ResNetConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.classify import Classify
 from vitlab.objectives.pretext_task import LossFigures, OwningObjective
-from vitlab.recipes.choices import Distill
+from vitlab.recipes.losses import Distill
 
 WITHOUT = "leave distill_token out, so that the same scores learn from both"
 
@@ -158,7 +160,7 @@ class Teacher:
         scores = (found.float() / self.model.temperature)[:, chosen]
         if self.wanted == "soft":
             return scores
-        if not kind_of(self.model).several:
+        if not kind_of(self.model.provenance).several:
             return scores.argmax(-1)
         least = scores.new_tensor(self.model.thresholds)[chosen]
         return (scores.sigmoid() > least).float()
@@ -225,7 +227,7 @@ def check_teacher(
             f"the teacher gives {theirs.answers} outputs per image: choose another one"
         )
     columns_of(config, theirs)
-    if several != kind_of(guide).several:
+    if several != kind_of(guide.provenance).several:
         kinds = ("one label", "several labels")
         raise OptionError(
             f"the teacher was trained on images with {kinds[not several]} each, and these have "

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError
-from vitlab.models.config import Grid, ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.encoder.from_patches import gathered
+from vitlab.models.grid import Grid
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.pretext_task import GRAY, PretextTask

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.crops import View
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
-from vitlab.models.config import ModelConfig
+from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.crops import BY_PASS, ComparedCrops, local_size
 from vitlab.objectives.dino import CLOSE, spread

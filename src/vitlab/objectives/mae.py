@@ -6,12 +6,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.device import sent
 from vitlab.errors import OptionError
-from vitlab.models.config import Grid, ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.encoder.block import Block
 from vitlab.models.encoder.from_patches import encode_visible, gathered, patches_of
+from vitlab.models.grid import Grid
 from vitlab.models.layers import modules, norm_of, reset_xavier
 from vitlab.models.model import Model
 from vitlab.models.packed import from_patches

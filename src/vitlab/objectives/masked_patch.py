@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig
+from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.encoder.from_patches import gathered, patches_of
 from vitlab.models.model import Model
 from vitlab.models.packed import from_patches

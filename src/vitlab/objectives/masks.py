@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.device import sent
 from vitlab.errors import OptionError
-from vitlab.models.config import Grid
+from vitlab.models.grid import Grid
 
 
 class EachImage:

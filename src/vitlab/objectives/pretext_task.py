@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.data.labels import Labels
-from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.crops import View
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
 from vitlab.device import sent
 from vitlab.images import ImageSpec
-from vitlab.models.config import ModelConfig
+from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.recipes.pretext import Pretext
 

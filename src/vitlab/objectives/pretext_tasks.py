@@ -1,7 +1,7 @@
 """The pretext tasks by name."""
 
-from vitlab.data.loading.crops import View
-from vitlab.models.config import ModelConfig
+from vitlab.data.loading.views import View
+from vitlab.models.configs.model_config import ModelConfig
 from vitlab.objectives.beit import BEiT
 from vitlab.objectives.detect import Detect
 from vitlab.objectives.dino import SelfDistillation

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.data.labels import Labels, TargetLabels
-from vitlab.data.loading.batches import Batch
-from vitlab.models.config import ModelConfig
+from vitlab.data.loading.batch import Batch
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.heads.regress import TINY, Regressor, Targets
 from vitlab.models.model import Model
 from vitlab.objectives.pretext_task import LossFigures, PretextTask
-from vitlab.recipes.choices import LossName
+from vitlab.recipes.losses import LossName
 from vitlab.recipes.pretext import Pretext
-from vitlab.weights.regressor import TINY, Regressor, Targets
 
 
 class Regress(PretextTask):

@@ -24,14 +24,10 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from vitlab.data.labels import IGNORED, Labels
-from vitlab.data.loading.batches import Batch
-from vitlab.models.config import ModelConfig
-from vitlab.models.model import Model
-from vitlab.objectives.matching import Pairs, chances_of, class_loss, paired, shares_of
-from vitlab.objectives.pretext_task import LossFigures, PretextTask
-from vitlab.recipes.pretext import Pretext
-from vitlab.weights.queries import check_queries
-from vitlab.weights.segmenter import (
+from vitlab.data.loading.batch import Batch
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.heads.queries import check_queries
+from vitlab.models.heads.segment import (
     DenseClasses,
     MaskHead,
     PatchLayer,
@@ -39,6 +35,10 @@ from vitlab.weights.segmenter import (
     check_spec,
     semantic,
 )
+from vitlab.models.model import Model
+from vitlab.objectives.matching import Pairs, chances_of, class_loss, paired, shares_of
+from vitlab.objectives.pretext_task import LossFigures, PretextTask
+from vitlab.recipes.pretext import Pretext
 
 CLASS, MASK, DICE = 2.0, 5.0, 5.0  # weights of a query's class, of its mask, of its mask's overlap
 

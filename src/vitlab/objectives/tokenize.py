@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, TokenizerConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.model import Model
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.objectives.masks import Draws, draws_of, exponentials

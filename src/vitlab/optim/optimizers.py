@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
 from vitlab.optim.table import OPTIMIZERS, OptimizerEntry
-from vitlab.recipes.choices import Optimization
+from vitlab.recipes.optimization import Optimization
 
 Weights = dict[str, Tensor]
 Module = TypeVar("Module", bound=nn.Module)

@@ -2,7 +2,7 @@
 
 import math
 
-from vitlab.recipes.choices import Schedule
+from vitlab.recipes.schedule import Schedule
 
 
 def warmup_steps(epoch: float, options: Schedule) -> int:

@@ -6,11 +6,14 @@ from typing import Any, Literal
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
 from vitlab.options import Options, at_least, at_most, option, options_of
-from vitlab.recipes.choices import Average, Distill, ObjectivePart, Optimization, Schedule, Start
+from vitlab.recipes.losses import Distill, ObjectivePart
 from vitlab.recipes.model_part import model_part
 from vitlab.recipes.named import BACKBONE
+from vitlab.recipes.optimization import Optimization
 from vitlab.recipes.pretext import Pretext, named_task
 from vitlab.recipes.recipe import NO_STEP, PROBE, Recipe
+from vitlab.recipes.schedule import Average, Schedule
+from vitlab.recipes.start import Start
 
 INSTEAD = "is for training: vitlab probe fits a head to frozen features; use vitlab finetune"
 TASKS = ("classify", "segment", "regress")  # what a fitted head can say

@@ -5,14 +5,11 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vitlab.images import Size
-from vitlab.models.config import (
-    ModelConfig,
-    ResNetConfig,
-    TokenizerConfig,
-    ViTConfig,
-    config_of,
-    kind_of,
-)
+from vitlab.models.config import config_of, kind_of
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.resnet_config import ResNetConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.names import shape_of
 from vitlab.options import (
     Options,

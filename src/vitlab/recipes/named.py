@@ -10,11 +10,14 @@ from vitlab.keywords import RecipeKeywords
 from vitlab.options import nearest
 from vitlab.places import exists
 from vitlab.public_calls import public
-from vitlab.recipes.choices import Average, ObjectivePart, Optimization, Schedule, Start
+from vitlab.recipes.losses import ObjectivePart
 from vitlab.recipes.model_part import model_part
+from vitlab.recipes.optimization import Optimization
 from vitlab.recipes.papers import PAPERS
 from vitlab.recipes.pretraining import AFTERWARD, PRETRAINING, continued
 from vitlab.recipes.recipe import Recipe
+from vitlab.recipes.schedule import Average, Schedule
+from vitlab.recipes.start import Start
 
 DIGITS = "ViT(width=96,depth=6,heads=3,mlp=384)/4"
 # ViT-S/14 by Oquab et al., DINOv2, 2023, Apache-2.0: small enough for a CPU, and frozen features

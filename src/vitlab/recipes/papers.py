@@ -10,11 +10,14 @@ from typing import Any
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
 from vitlab.images import IMAGENET
-from vitlab.models.config import ViTConfig, kind_of
+from vitlab.models.config import kind_of
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.names import shape_of
-from vitlab.recipes.choices import Distill, ObjectivePart, Optimization, Schedule
+from vitlab.recipes.losses import Distill, ObjectivePart
 from vitlab.recipes.model_part import model_part, width_of
+from vitlab.recipes.optimization import Optimization
 from vitlab.recipes.recipe import Recipe
+from vitlab.recipes.schedule import Schedule
 
 CROP = Augment(area=0.05, aspect=4 / 3, flip=True)  # the inception crop of ViT's pre-training
 DEIT_CROP = Augment(area=0.08, aspect=4 / 3, flip=True)

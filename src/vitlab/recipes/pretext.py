@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vitlab.options import Only, Options, above, at_least, at_most, below, option, when
-from vitlab.weights.hub import check_weights
 
 DINO = when("task", "dino")
 LEJEPA = when("task", "lejepa")
@@ -50,7 +49,7 @@ class Pretext(Options):
         "weights of the tokenizer: a run of --task tokenizer, a saved model, or OpenAI's DALL-E "
         "encoder",
         only=when("task", "beit"),
-        check=check_weights,
+        check="weights",
     )
     min_block: int = option(
         0,

@@ -5,11 +5,14 @@ from typing import Any
 
 from vitlab.data.settings import Augment, Data
 from vitlab.images import IMAGENET
-from vitlab.models.config import ViTConfig, kind_of
-from vitlab.recipes.choices import Average, ObjectivePart, Optimization, Schedule
+from vitlab.models.config import kind_of
+from vitlab.models.configs.vit_config import ViTConfig
+from vitlab.recipes.losses import ObjectivePart
 from vitlab.recipes.model_part import ModelPart, model_part, width_of
+from vitlab.recipes.optimization import Optimization
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
+from vitlab.recipes.schedule import Average, Schedule
 
 USUAL = "ViT-B/16"  # whose row weights without a model's name have
 SCENES = "ViT(width=96,depth=4,heads=3,mlp=384)/8"

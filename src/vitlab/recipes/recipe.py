@@ -16,9 +16,12 @@ from vitlab.optim.table import OPTIMIZERS
 from vitlab.options import Bound, Options, above, at_least, check_known, hints, option, when
 from vitlab.packages import check_installed
 from vitlab.precision import TrainingPrecision
-from vitlab.recipes.choices import Average, Distill, ObjectivePart, Optimization, Schedule, Start
+from vitlab.recipes.losses import Distill, ObjectivePart
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
+from vitlab.recipes.optimization import Optimization
 from vitlab.recipes.pretext import Pretext
+from vitlab.recipes.schedule import Average, Schedule
+from vitlab.recipes.start import Start
 from vitlab.units import seconds
 
 CHOOSABLE = 500  # training images from which on a tenth can tell two models apart

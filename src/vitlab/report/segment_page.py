@@ -20,6 +20,7 @@ from vitlab.evaluation.segmentation import (
     segment,
     voc_palette,
 )
+from vitlab.models.heads.segment import Segmenter
 from vitlab.progress import named_if_slow
 from vitlab.report.headline import card_of
 from vitlab.report.page import (
@@ -37,7 +38,6 @@ from vitlab.report.pretext_report import write_pretext_report
 from vitlab.report.thumbnails import data_uri, in_colors
 from vitlab.runs.run_folder import RunFolder
 from vitlab.units import percent
-from vitlab.weights.segmenter import Segmenter
 
 WORST, SIDE, COVER = 12, 320, 0.55  # images, pixels of their longer side, and how much a mask hides
 TRIED = 40  # heads that are listed

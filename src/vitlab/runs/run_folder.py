@@ -37,7 +37,6 @@ from vitlab.files import (
     MODEL_FOLDER,
     SWEEP_FOLDER,
     WRITTEN,
-    Lock,
     explained,
     is_empty,
     remove_empty,
@@ -45,6 +44,7 @@ from vitlab.files import (
     with_new_parents,
     write_text,
 )
+from vitlab.locks import Lock
 from vitlab.recipes.recipe import Decisions, Host, Recipe
 from vitlab.runs.journal import Journal
 from vitlab.runs.local_paths import LocalPaths, nearby

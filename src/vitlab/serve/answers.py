@@ -22,13 +22,13 @@ from vitlab.data.loading.batches import joined_pixels
 from vitlab.device import exact
 from vitlab.errors import UserError
 from vitlab.evaluation.infer import probabilities
+from vitlab.models.heads.detect import Detector
+from vitlab.models.heads.segment import Segmenter
 from vitlab.models.packed import Packed
 from vitlab.serve import heads
 from vitlab.serve.decoder import WHOLE
 from vitlab.serve.decoders import Decoded
 from vitlab.serve.registry import Served
-from vitlab.weights.detector import Detector
-from vitlab.weights.segmenter import Segmenter
 
 What = Literal["classes", "features", "attention"]
 MOST_CPU, MOST_GPU = 8, 32  # images of a batch: more of them are no faster

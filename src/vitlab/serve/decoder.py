@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitlab.data.decode.crop import crop_resize, whole_box
+from vitlab.data.decode.crop import crop_resize
+from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.loading.crops import center, fitted_image, whole_image

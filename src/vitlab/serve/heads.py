@@ -23,11 +23,14 @@ from vitlab.evaluation.segmentation import (
 )
 from vitlab.files import head_of
 from vitlab.models.config import ModelConfig
+from vitlab.models.heads.detect import Detector
+from vitlab.models.heads.regress import Regressor
+from vitlab.models.heads.segment import Segmenter, check_spec
 from vitlab.precision import Engine, ServePrecision
 from vitlab.serve.decoders import Decoded, Wanted
-from vitlab.weights.detector import Detector, load_detector
-from vitlab.weights.regressor import Regressor, load_regressor
-from vitlab.weights.segmenter import Segmenter, check_spec, load_segmenter
+from vitlab.weights.detector import load_detector
+from vitlab.weights.regressor import load_regressor
+from vitlab.weights.segmenter import load_segmenter
 
 Head = Segmenter | Detector | Regressor
 Kind = Literal["classes", "features", "masks", "boxes", "numbers"]

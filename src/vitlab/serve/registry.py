@@ -281,7 +281,7 @@ class Registry:
         self, name: str, facts: Model, trunk: Trunk, size: int, fingerprint: str = ""
     ) -> ServedModel:
         """Describe a model, but for what computes it."""
-        config, several = facts.config, kind_of(facts).several
+        config, several = facts.config, kind_of(facts.provenance).several
         facts.temperature  # noqa: B018 (a damaged one is refused now)
         return ServedModel(
             name=name,

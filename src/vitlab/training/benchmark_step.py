@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vitlab.data.augment.policy import draws_needed
-from vitlab.data.loading.batches import Batch
+from vitlab.data.augment.draws import draws_needed
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import DeviceError, OptionError
 from vitlab.measure.allocated import peak_bytes
 from vitlab.measure.modes import Precision

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.device import synchronize
 from vitlab.errors import OptionError
 from vitlab.recipes.recipe import Recipe

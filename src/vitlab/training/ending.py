@@ -32,6 +32,7 @@ from vitlab.evaluation.records import RunRecord, cost_figures
 from vitlab.evaluation.run_predictions import keep
 from vitlab.evaluation.segmentation import Tested
 from vitlab.evaluation.unlike import learned_unlike
+from vitlab.models.heads.segment import Segmenter
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.unlike import Unlike
@@ -50,7 +51,7 @@ from vitlab.training.stop import Stop
 from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save
-from vitlab.weights.segmenter import Segmenter
+from vitlab.weights.save_head import save_head
 
 CALIBRATES = 50  # validation images from which on their temperature is better than none
 PICTURED = 8  # images in the report of a run without labels
@@ -329,7 +330,7 @@ def _conclude_pretext(observer: Observer, stop: Stop) -> Outcome:
             model.provenance, model.seen = state.model.provenance, state.model.seen
             save(model, folder.model)
             if answering is not None:
-                answering.save(folder.path)
+                save_head(answering, folder.path)
     if (known := observer.point) is None:
         with stop.at_once(), named_if_slow("measuring the held-out images", world.first):
             known = observer.measure()

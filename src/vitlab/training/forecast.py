@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from vitlab.data.augment.augment import normalize
-from vitlab.data.loading.batches import Batch, EvaluationBatches
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.cache import cached
 from vitlab.data.loading.loader import Upload, choose_workers
 from vitlab.data.sources.source import Source, Subset

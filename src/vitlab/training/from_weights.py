@@ -10,15 +10,15 @@ from vitlab.data.labels import Labels
 from vitlab.errors import HubError, OptionError, WeightsError
 from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ViTConfig, config_of
-from vitlab.models.create import assemble, resized, with_new_head
+from vitlab.models.create import assemble, resize_tensors, with_new_head
 from vitlab.models.model import Model
 from vitlab.objectives.distillation import check_teacher, remarks_of
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.options import check_known
-from vitlab.recipes.choices import Start, Tune
 from vitlab.recipes.model_part import OF_PIXELS, OF_RECIPE, OF_TRAINING, ModelPart
 from vitlab.recipes.named import FROM_WEIGHTS, default_weights
 from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.start import Start, Tune
 from vitlab.runs.run_folder import RunFolder
 from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.load import load
@@ -165,7 +165,7 @@ def made_from(
         if start.head_start == "random" and config.classes:
             classify = f"{type(base).head_names[0]}weight"
             nn.init.trunc_normal_(tensors[classify], std=RANDOM, generator=generator)
-    tensors = resized(tensors, base.config, config)
+    tensors = resize_tensors(tensors, base.config, config)
     if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in empty(config).items()}:
         mine: dict[str, Any] = vars(config)
         names = [name for name, value in theirs.items() if value != mine[name]]

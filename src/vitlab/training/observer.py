@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.cache import shows
-from vitlab.data.loading.crops import View
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
+from vitlab.data.loading.views import View
 from vitlab.data.masks import masked
 from vitlab.data.sources.source import Source, Subset
 from vitlab.device import widest
@@ -26,15 +26,15 @@ from vitlab.evaluation.infer import Probabilities, predict
 from vitlab.evaluation.metrics import MAIN, METRICS, curve_point
 from vitlab.evaluation.regression import measure_targets
 from vitlab.evaluation.segmentation import Tested, measure
+from vitlab.models.heads.detect import Detector
+from vitlab.models.heads.regress import Regressor
+from vitlab.models.heads.segment import Segmenter
 from vitlab.models.model import Model
 from vitlab.objectives.feature_health import feature_health, lidar
 from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.resolve import Task
 from vitlab.training.state import RunState, means
 from vitlab.training.step import Trainer
-from vitlab.weights.detector import Detector
-from vitlab.weights.regressor import Regressor
-from vitlab.weights.segmenter import Segmenter
 
 MOST = 1024  # images without labels that the loss is measured on, evenly spaced
 CROPPED = 256  # of these, those that LiDAR looks at crop by crop

@@ -12,8 +12,8 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Probabilities
 from vitlab.evaluation.records import RunRecord
 from vitlab.evaluation.segmentation import Tested
+from vitlab.models.heads.segment import Segmenter
 from vitlab.models.model import Model
-from vitlab.weights.segmenter import Segmenter
 
 
 @dataclass(frozen=True)

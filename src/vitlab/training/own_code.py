@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from vitlab.data.labels import Labels
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError, RunError, UserError, one_line
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.classify import Classify, Loss, objective_of

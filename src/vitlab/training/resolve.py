@@ -24,7 +24,6 @@ from vitlab.data.holdout import (
     with_validation,
 )
 from vitlab.data.learning import OpenedData, splits_of
-from vitlab.data.mask_classes import MaskClasses
 from vitlab.data.masks import mask_splits, open_masks
 from vitlab.data.sources.request import Given, Splits
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
@@ -34,7 +33,9 @@ from vitlab.errors import DataError, OptionError, remedy_of
 from vitlab.evaluation.probes.probing import Probe
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig
-from vitlab.models.create import resized
+from vitlab.models.create import resize_tensors
+from vitlab.models.heads.mask_classes import MaskClasses
+from vitlab.models.heads.segment import DenseClasses
 from vitlab.models.model import Model
 from vitlab.models.names import shape_of
 from vitlab.models.seen import NOTHING, Seen
@@ -55,7 +56,7 @@ from vitlab.training.own_code import NONE, Hooks
 from vitlab.training.resume import check_same, find_again
 from vitlab.weights.assembly import empty
 from vitlab.weights.identity import fingerprint as fingerprint_of
-from vitlab.weights.segmenter import DenseClasses, read_layer
+from vitlab.weights.segmenter import read_layer
 
 Started = TypeVar("Started", Model, Model | None)
 # what Python makes of bytes that are not UTF-8, and neither run.toml nor config.json can hold
@@ -484,7 +485,7 @@ def for_size(recipe: Recipe, part: ModelPart, base: ModelConfig) -> tuple[ModelP
         told = [f"image_size={better}, as {name} has for {base.name}"]
         size = better
     try:
-        resized(empty(base), base, base.sized(size))
+        resize_tensors(empty(base), base, base.sized(size))
     except OptionError as error:
         if _takes(base, size):  # but has no positions for it
             line = stays + str(error).partition(":")[0]

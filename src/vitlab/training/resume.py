@@ -12,9 +12,9 @@ from vitlab.errors import DataError, HubError, RunError, WeightsError
 from vitlab.files import explained
 from vitlab.options import hints
 from vitlab.progress import say
-from vitlab.recipes.choices import Schedule
 from vitlab.recipes.model_part import OF_TRAINING
 from vitlab.recipes.recipe import Recipe
+from vitlab.recipes.schedule import Schedule
 from vitlab.recorded_paths import is_there, read_agreeing
 from vitlab.runs import naming
 from vitlab.runs.local_paths import PARTS, PATHS

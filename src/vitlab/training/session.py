@@ -9,7 +9,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.loader import (
     Upload,
     WorkerDiedError,

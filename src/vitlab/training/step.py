@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitlab.data.augment import mix
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.mix import Mix
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.device import keep_freed_memory, widest
 from vitlab.distributed.parallel import is_sharded, must_settle, one_pass, replicated
 from vitlab.distributed.shares import passes

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.loader import choose_workers
 from vitlab.device import free_memory, peak_memory, restart_peak
 from vitlab.distributed.shares import counted, largest_share

@@ -8,11 +8,11 @@ from vitlab.keywords import FinetuneKeywords
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.public_calls import PLACE, public
-from vitlab.recipes.choices import Tune
 from vitlab.recipes.named import BACKBONE
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.pretext import named_task
 from vitlab.recipes.recipe import Host
+from vitlab.recipes.start import Tune
 from vitlab.run_reports.train import train
 from vitlab.training.outcome import Run
 from vitlab.training.own_code import Transform

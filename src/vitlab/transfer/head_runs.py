@@ -28,6 +28,8 @@ from vitlab.evaluation.probes.searching import choices_of, ending_after, find_ri
 from vitlab.evaluation.records import RunRecord, cost_figures
 from vitlab.evaluation.regression import measure_targets
 from vitlab.evaluation.segmentation import Bad, measure
+from vitlab.models.heads.regress import Regressor, Targets
+from vitlab.models.heads.segment import DenseClasses, PatchLayer, Segmenter, check_spec
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow, say
 from vitlab.recipes.head_search import HeadSearch, MaskOptions
@@ -43,15 +45,9 @@ from vitlab.training.resume import check_same
 from vitlab.units import percent
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.identity import fingerprint as model_fingerprint
-from vitlab.weights.regressor import Regressor, Targets
 from vitlab.weights.save import save
-from vitlab.weights.segmenter import (
-    DenseClasses,
-    PatchLayer,
-    Segmenter,
-    check_spec,
-    load_segmenter,
-)
+from vitlab.weights.save_head import save_head
+from vitlab.weights.segmenter import load_segmenter
 
 CHOOSE = 0.2  # of the training images: on these a head is chosen, where the data has none for it
 NAMES = {"logistic": "logistic regression", "ridge": "ridge", "means": "class means"}
@@ -255,7 +251,7 @@ def keep_run(
         folder.start(recipe, request.host, request.command, *marks, head=figures["head"])
         folder.continue_from(b"", 0)
         save(model, folder.model)
-        fitted.save(folder.path)
+        save_head(fitted, folder.path)
         figures |= folder.final_places(request.host)
         folder.journal.write({"kind": "result"} | figures)
         folder.journal.sync()

@@ -6,7 +6,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
-from vitlab.recipes.choices import Start, Tune
+from vitlab.recipes.start import Start, Tune
 from vitlab.tuning import lora
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _BatchNorm)

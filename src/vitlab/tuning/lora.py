@@ -15,7 +15,7 @@ from vitlab.errors import OptionError
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.optim.sliced import full
-from vitlab.recipes.choices import LoRATargets
+from vitlab.recipes.start import LoRATargets
 
 ADAPTER = "default"  # peft's name for the only one
 

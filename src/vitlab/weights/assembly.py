@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
-from vitlab.models.config import ModelConfig
-from vitlab.models.create import MODEL_OF, assemble, resized, with_new_head
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.create import MODEL_OF, assemble, resize_tensors, with_new_head
 from vitlab.models.model import Model
 
 StateDict = dict[str, Tensor]
@@ -93,5 +93,5 @@ def fitted(
     if image_size is not None:
         old = new
         new = new.sized(image_size)
-        tensors = resized(tensors, old, new)
+        tensors = resize_tensors(tensors, old, new)
     return assemble(new, tensors)

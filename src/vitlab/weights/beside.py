@@ -4,18 +4,16 @@ Such a file may come from anybody. One reader checks the facts in its header (na
 texts), then the names and shapes of its tensors, then their numbers, before a head is made.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlab.documents import parse_json
 from vitlab.errors import OptionError, WeightsError
-from vitlab.files import check_regular, staged_file
+from vitlab.files import check_regular
 from vitlab.models.model import Model
 from vitlab.values import conform, described, fits, shown
 from vitlab.weights.containers.arrays import Content, Stored, read_safetensors
@@ -46,29 +44,8 @@ class HeadFile(Generic[Facts]):
     command: str
 
 
-def save_beside(
-    file: Path, model: Model, about: dict[str, Any], tensors: dict[str, Tensor]
-) -> None:
-    """Write the tensors of a head into a run, whose model is saved.
-
-    Args:
-        file: in the run's folder
-        model: that the head is of
-        about: what else it is, as JSON values
-        tensors: by name
-
-    Raises:
-        DiskError: it cannot be written.
-    """
-    tensors = {name: each.detach().cpu().contiguous() for name, each in tensors.items()}
-    about = about | {"model": fingerprint(model), "sha256": checksums(tensors)}
-    with staged_file(file) as draft:
-        text = json.dumps(about | {"checksum": checksum(about)})
-        save_file(tensors, draft, metadata={"about": text})  # several have no fixed order
-
-
 def load_beside(run: str | Path, kind: HeadFile[Facts]) -> tuple[Model, Facts, dict[str, Tensor]]:
-    """Return a run's model, and the facts and tensors that `save_beside` wrote beside it.
+    """Return a run's model, and the facts and tensors that `save_head` wrote beside it.
 
     Args:
         run: its folder

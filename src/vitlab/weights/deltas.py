@@ -23,7 +23,7 @@ from torch import Tensor
 from vitlab.documents import parse_json
 from vitlab.errors import WeightsError
 from vitlab.files import staged_file
-from vitlab.models.config import ModelConfig
+from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen

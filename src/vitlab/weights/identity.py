@@ -12,7 +12,10 @@ from torch import Tensor
 from vitlab import values
 from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
-from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.resnet_config import ResNetConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.values import fits, shown
 from vitlab.weights.assembly import whole_state

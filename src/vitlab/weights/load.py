@@ -12,7 +12,7 @@ from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
 from vitlab.keywords import CreateKeywords
-from vitlab.models.config import ModelConfig
+from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.create import ANY_KIND, SomeModel, of_kind
 from vitlab.models.model import Model
 from vitlab.public_calls import public

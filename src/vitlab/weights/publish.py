@@ -10,7 +10,9 @@ from torch import nn
 from vitlab.evaluation.metrics import METRICS, Metric
 from vitlab.files import SEEN, vanishing_folder
 from vitlab.hub import unheard
-from vitlab.models.config import ModelConfig, TokenizerConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow

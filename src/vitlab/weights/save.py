@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, staged_folder, write_text
 from vitlab.models.model import Model
-from vitlab.models.seen import write_seen
 from vitlab.public_calls import public
 from vitlab.recorded_paths import (
     base_of_run,
@@ -39,6 +38,7 @@ from vitlab.weights.hub import CARD, is_hub_name
 from vitlab.weights.identity import fingerprint
 from vitlab.weights.load import load, place_of, recognize
 from vitlab.weights.matching import collect
+from vitlab.weights.seen_file import write_seen
 from vitlab.weights.sharded import (
     ADAPTER,
     ADAPTER_TENSORS,

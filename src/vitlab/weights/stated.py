@@ -9,7 +9,7 @@ from typing import Any
 from vitlab.errors import OptionError
 from vitlab.files import read_bytes
 from vitlab.images import Size
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.options import Options, at_least, hints, option, options_of
 from vitlab.weights.formats.records import SILENT
 from vitlab.weights.sharded import Fields

@@ -10,8 +10,8 @@ from scipy import ndimage, stats
 from oracles.peers import timm
 from vitlab.data.augment import augment as module
 from vitlab.data.augment.augment import augment, erase, normal, normalize, rectangles, splitmix
+from vitlab.data.augment.draws import draws_needed
 from vitlab.data.augment.ops import affine
-from vitlab.data.augment.policy import draws_needed
 from vitlab.data.settings import Augment
 from vitlab.images import ImageSpec
 

@@ -12,14 +12,12 @@ from scipy import stats
 
 from oracles.peers import timm as peer
 from vitlab.data.augment.augment import augment
+from vitlab.data.augment.draws import JITTER, RAND, draws_needed
 from vitlab.data.augment.policy import (
-    JITTER,
-    RAND,
     RANDAUGMENT,
     Op,
     argument,
     color_jitter,
-    draws_needed,
     randaugment,
     sequence,
     three_augment,

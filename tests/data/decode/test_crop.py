@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.data.decode import crop as c
+from vitlab.data.decode.crop import crop_resize, cut_resize
+from vitlab.data.decode.crop_box import DRAWS, center_box, random_box
 
 ROWS, COLUMNS = 7, 11
 RGB = np.random.default_rng(0).integers(0, 256, (ROWS, COLUMNS, 3), dtype=np.uint8)
@@ -21,7 +22,7 @@ def test_crop_resize_is_pillows(channels, interpolation, box):
     source = Image.fromarray(image[..., 0] if channels == 1 else image)
     method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
     for rows, columns in [(4, 5), (20, 31), (7, 11), (1, 1)]:
-        result = c.crop_resize(image, box, rows, columns, interpolation)
+        result = crop_resize(image, box, rows, columns, interpolation)
         expected = np.asarray(source.resize((columns, rows), method[interpolation], box=box))
         assert np.array_equal(result, expected.reshape(rows, columns, channels))
         assert result.dtype == np.uint8
@@ -42,10 +43,10 @@ def test_cut_resize_is_pillows_on_whole_pixels(channels, interpolation, most):
         for _ in range(5):
             left, top = generator.uniform(0, 100, 2)
             right, bottom = left + generator.uniform(40, 100), top + generator.uniform(30, 79)
-            result = c.cut_resize(image, (left, top, right, bottom), rows, columns, interpolation)
+            result = cut_resize(image, (left, top, right, bottom), rows, columns, interpolation)
             whole = image[round(top) : round(bottom), round(left) : round(right)]
             box = (0, 0, *whole.shape[1::-1])
-            expected = c.crop_resize(whole, box, rows, columns, interpolation)
+            expected = crop_resize(whole, box, rows, columns, interpolation)
             apart = np.abs(result.astype(int) - expected)
             assert apart.max() <= most
             assert (apart > 1).mean() < 0.02
@@ -54,18 +55,18 @@ def test_cut_resize_is_pillows_on_whole_pixels(channels, interpolation, most):
 
 
 def test_cut_resize_of_less_than_a_pixel():
-    found = c.cut_resize(RGB, (10.6, 6.7, 10.9, 6.9), 3, 2)
+    found = cut_resize(RGB, (10.6, 6.7, 10.9, 6.9), 3, 2)
     assert found.tolist() == [[RGB[6, 10].tolist()] * 2] * 3
 
 
 def test_crop_resize_copies():
     image = RGB.copy()
-    same = c.crop_resize(image, (0, 0, COLUMNS, ROWS), ROWS, COLUMNS)
+    same = crop_resize(image, (0, 0, COLUMNS, ROWS), ROWS, COLUMNS)
     assert np.array_equal(same, image)
     same[:] = 0
     assert np.array_equal(image, RGB)
     view = np.asfortranarray(RGB)
-    assert c.crop_resize(view, (0, 0, COLUMNS, ROWS), ROWS, COLUMNS).flags.c_contiguous
+    assert crop_resize(view, (0, 0, COLUMNS, ROWS), ROWS, COLUMNS).flags.c_contiguous
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_crop_resize_copies():
     ],
 )
 def test_center_box(arguments, box):
-    assert c.center_box(*arguments) == box
+    assert center_box(*arguments) == box
 
 
 def test_random_box_stays_inside():
@@ -93,24 +94,24 @@ def test_random_box_stays_inside():
         out = generator.integers(1, 513, 2).tolist()
         area = tuple(np.sort(generator.uniform(0.05, 1, 2)))
         aspect = tuple(np.sort(generator.uniform(0.2, 5, 2)))
-        arguments = (rows, columns, *out, area, aspect, generator.random(c.DRAWS).tolist())
-        left, top, right, bottom = box = c.random_box(*arguments)
+        arguments = (rows, columns, *out, area, aspect, generator.random(DRAWS).tolist())
+        left, top, right, bottom = box = random_box(*arguments)
         assert 0 <= left < right <= columns
         assert 0 <= top < bottom <= rows
         ratio = (right - left) / (bottom - top) / (out[1] / out[0])
         assert aspect[0] * (1 - 1e-6) <= ratio <= aspect[1] * (1 + 1e-6)
-        assert c.random_box(*arguments) == box
+        assert random_box(*arguments) == box
 
 
 def test_random_box_by_hand():
     rest = [0.99] * 18
     # a quarter of 100 x 400, as wide as high: 100 x 100, at 0.25 of the 300 spare columns
     draws = [0.5, 0.5, *rest, 0.25, 0.75]
-    box = c.random_box(100, 400, 8, 8, (0.0, 0.5), (0.5, 2.0), draws)
+    box = random_box(100, 400, 8, 8, (0.0, 0.5), (0.5, 2.0), draws)
     assert box == pytest.approx((75, 0, 175, 100))
     # the first try (all of the area) does not fit, the second does: log-uniform, 4**0.25 / 2
     draws = [0.999, 0.5, 0.125, 0.25, *rest[2:], 0.0, 0.5]
-    left, top, right, bottom = c.random_box(100, 400, 8, 8, (0.0, 1.0), (0.5, 2.0), draws)
+    left, top, right, bottom = random_box(100, 400, 8, 8, (0.0, 1.0), (0.5, 2.0), draws)
     assert (right - left) * (bottom - top) == pytest.approx(0.125 * 40_000)
     assert (right - left) / (bottom - top) == pytest.approx(0.5 * 4**0.25)
     assert (left, top + bottom) == (0, pytest.approx(100))
@@ -125,19 +126,19 @@ def test_random_box_by_hand():
     ],
 )
 def test_random_box_falls_back(rows, columns, box):
-    draws = [0.999999] * c.DRAWS
+    draws = [0.999999] * DRAWS
     area, aspect = (0.999, 1.0), (3 / 4, 4 / 3)
     if rows == 90:
         draws = [0.999999, 0.5] * 10 + [0.0, 0.0]
-    assert c.random_box(rows, columns, 224, 224, area, aspect, draws) == pytest.approx(box)
+    assert random_box(rows, columns, 224, 224, area, aspect, draws) == pytest.approx(box)
 
 
 def test_random_box_is_uniform():
     """Where every box fits: area uniform, log of the aspect uniform, position uniform."""
     generator = np.random.default_rng(6)
     options = (400, 400, 64, 128, (0.1, 0.4), (0.5, 1.0))
-    drawn = generator.random((20_000, c.DRAWS)).tolist()
-    boxes = np.array([c.random_box(*options, own) for own in drawn])
+    drawn = generator.random((20_000, DRAWS)).tolist()
+    boxes = np.array([random_box(*options, own) for own in drawn])
     left, top, right, bottom = boxes.T
     width, height = right - left, bottom - top
     share = width * height / 400**2

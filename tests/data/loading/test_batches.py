@@ -9,10 +9,11 @@ import torch
 from PIL import Image
 
 from conftest import photo
-from vitlab.data.augment.policy import draws_needed
+from vitlab.data.augment.draws import draws_needed
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
 from vitlab.data.sources.folders import LabeledFiles

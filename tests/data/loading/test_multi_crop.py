@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from conftest import photo
-from vitlab.data.augment.policy import draws_needed
-from vitlab.data.decode import crop
+from vitlab.data.augment.draws import draws_needed
+from vitlab.data.decode.crop_box import DRAWS
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import Batch, TrainingBatches
-from vitlab.data.loading.crops import View, load_views
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.crops import load_views
 from vitlab.data.loading.loader import loader
 from vitlab.data.loading.order import draws
+from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import World
@@ -75,7 +77,7 @@ def test_a_first_view_is_the_crop_that_there_would_be_without_views(photos: Path
 
 
 def test_boxes_have_the_area_asked_for() -> None:
-    randoms = [draws(5, 0, index, SMALL.draws)[: crop.DRAWS] for index in range(1000)]
+    randoms = [draws(5, 0, index, SMALL.draws)[:DRAWS] for index in range(1000)]
     boxes = np.array([SMALL.box(own)(375, 500) for own in randoms])
     shares = (boxes[:, 2:] - boxes[:, :2]).prod(1) / (375 * 500)
     assert 0.1 <= shares.min() < 0.11
@@ -88,7 +90,7 @@ def test_views_of_a_jpeg_are_those_of_its_pixels(scale: int) -> None:
     stream = BytesIO()
     photo(3, 120 * scale, 160 * scale).save(stream, "JPEG", quality=95)
     encoded = EncodedImage(stream.getvalue())
-    boxes = [view.box(draws(1, 0, place, crop.DRAWS)) for place, view in enumerate(VIEWS)]
+    boxes = [view.box(draws(1, 0, place, DRAWS)) for place, view in enumerate(VIEWS)]
     found = load_views(encoded, SPEC, VIEWS, boxes)
     whole = PixelImage(encoded.decode(3), "whole")
     for pixels, exact in zip(found, load_views(whole, SPEC, VIEWS, boxes), strict=True):

@@ -10,9 +10,10 @@ import torch
 import vitlab
 from conftest import LIGHT, photo
 from vitlab.data.augment.augment import augment, normalize
-from vitlab.data.augment.policy import draws_needed
+from vitlab.data.augment.draws import draws_needed
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import World

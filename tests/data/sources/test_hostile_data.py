@@ -128,11 +128,16 @@ def test_paths_inside_of_a_folder_may_be_absolute_or_links(tmp_path: Path) -> No
 def test_inside(tmp_path: Path) -> None:
     inside = Inside((tmp_path,))
     (tmp_path / "ring").symlink_to(tmp_path / "ring")
+    (tmp_path / "there").symlink_to("back")
+    (tmp_path / "back").symlink_to("there")
     (tmp_path / "up").symlink_to("..")
-    for path in ("a", "b/c", "b/../c", "missing/.."):
+    long = "x" * 300
+    for path in ("a", "b/c", "b/../c", "missing/..", long, f"{long}/a"):
         assert inside.holds(tmp_path / path)
-    for path in ("..", "up", "up/x", "ring", "ring/x", "b/../../x", "/"):
+    for path in ("..", "up", "up/x", "ring", "ring/x", "there", "a/../back/x", "b/../../x", "/"):
         assert not inside.holds(tmp_path / path)
+    assert not inside.holds(tmp_path / "a\0" / "b")
+    assert not Inside((tmp_path / "ring",)).holds(tmp_path / "ring" / "x")
     assert not Inside(()).holds(tmp_path)
     assert Inside((), anywhere=True).holds(tmp_path)
 

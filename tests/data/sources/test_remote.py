@@ -26,8 +26,8 @@ from vitlab.data.loading.loader import loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment, Columns
 from vitlab.data.sources import remote
+from vitlab.data.sources.ahead import read_ahead
 from vitlab.data.sources.remote import KeptParts
-from vitlab.data.sources.shards import read_ahead
 from vitlab.data.sources.source import Joined, Subset
 from vitlab.errors import DataError, DiskError, RefusedError, SourceError
 from vitlab.models.config import ViTConfig
@@ -388,8 +388,10 @@ def test_what_is_kept_is_bounded_and_nothing_else_is_touched(server, tmp_path, m
     assert kept.read([(url, 190_000, 10_000)], ["state"]) == [ROUND[190_000:200_000]]
     assert not server.requests
     assert (tmp_path / "mine.part").stat().st_size == 100_000
-    with pytest.raises(DiskError, match="cannot write"):
-        KeptParts.of(str(tmp_path / "mine.part"), 1.0)
+    (tmp_path / "ring").symlink_to("ring")
+    for name in ("mine.part", "ring", "ring/new"):
+        with pytest.raises(DiskError, match="cannot write"):
+            KeptParts.of(str(tmp_path / name), 1.0)
 
 
 # other kinds

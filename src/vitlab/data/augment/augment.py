@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.data.augment import policy
+from vitlab.data.augment.draws import ERASE, mirrored
 from vitlab.data.augment.ops import affine, compose, photometric, sample
 from vitlab.data.augment.policy import Codes, Floats, Op, send
 from vitlab.data.settings import Augment
@@ -53,7 +54,7 @@ def augment(images: Images, draws: Tensor, options: Augment, spec: ImageSpec) ->
 
     Args:
         images: uint8 (B, H, W, C), or packed
-        draws: uniform in [0, 1), (B, `policy.draws_needed`), best on the CPU, where everything is
+        draws: uniform in [0, 1), (B, `draws_needed`), best on the CPU, where everything is
             decided; the first six are enough without a policy, color jitter or erasing
         options: which operations, and their limits
         spec: the mean and standard deviation of each channel
@@ -94,7 +95,7 @@ def _augment(images: Tensor, draws: Tensor, options: Augment, spec: ImageSpec) -
     else:
         result = _move(_unit(pixels), draws, options)
     result = standardize(result, spec)
-    return erase(result, numbers[:, policy.ERASE], options.erase) if options.erase else result
+    return erase(result, numbers[:, ERASE], options.erase) if options.erase else result
 
 
 def _move(pixels: Tensor, draws: Tensor, options: Augment) -> Tensor:
@@ -147,7 +148,7 @@ def _moves(options: Augment) -> bool:
 
 def _flip(pixels: Tensor, draws: Tensor) -> Tensor:
     """Flip half of the images, in place."""
-    rows = send(np.flatnonzero(policy.mirrored(draws.cpu().numpy())), pixels.device)
+    rows = send(np.flatnonzero(mirrored(draws.cpu().numpy())), pixels.device)
     return pixels.index_copy_(0, rows, pixels.index_select(0, rows).flip(-1))
 
 

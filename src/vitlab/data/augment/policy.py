@@ -15,35 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitlab.data.augment.draws import JITTER, RAND, THREE, has_chances
 from vitlab.data.settings import Augment
 from vitlab.device import sent
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
-
-# The use of an image's random numbers; the first six move it. RandAugment's follow, four per
-# operation, and then those of `by_chance`, where an option needs them.
-THREE = slice(6, 8)
-JITTER = slice(8, 13)
-ERASE = slice(13, 38)
-RAND = 38
-CHANCES = 5
-
-
-def draws_needed(options: Augment) -> int:
-    """Return how many random numbers `augment` uses per image."""
-    by_chance = options.jitter_probability < 1 or _by_chance(options)
-    return RAND + 4 * options.rand_ops + CHANCES * by_chance
-
-
-def _by_chance(options: Augment) -> bool:
-    return any((options.grayscale, options.blur, options.solarize))
-
-
-def mirrored(draws: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which images `flip` mirrors, by the first of their random numbers, (B,)."""
-    found: NDArray[np.bool_] = draws[:, 0] < 0.5
-    return found
 
 
 def send(decisions: NDArray[Any], device: torch.device) -> Tensor:
@@ -99,7 +76,7 @@ def sequence(draws: Floats, options: Augment) -> tuple[Codes, Floats]:
         if options.jitter_probability < 1:
             ops = np.where(chances[:, :1] < options.jitter_probability, ops, Op.NONE)
         parts.append((ops, values))
-    if _by_chance(options):
+    if has_chances(options):
         parts.append(by_chance(chances[:, 1:], options))
     all_ops, all_values = zip(*parts, strict=True)
     return np.concatenate(all_ops, 1), np.concatenate(all_values, 1)

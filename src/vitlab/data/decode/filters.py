@@ -4,11 +4,10 @@ The result is Pillow's to the last bit. Its weights are whole numbers of 2**-22;
 of two parts of at most 11 bits, whose products with pixels are exact in float32, in TF32 too.
 """
 
-from typing import TypeVar
-
 import torch
 from torch import SymInt, Tensor
 
+from vitlab.data.decode.crop_box import Side
 from vitlab.images import ImageSpec
 
 SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}  # pixels on either side
@@ -73,9 +72,6 @@ def resize(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 def resize_tall(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Resize as `resize`, with the vertical pass first, for images that `is_tall` names."""
     return _along_rows(_along_columns(images, rows), columns)
-
-
-Side = TypeVar("Side", float, Tensor)
 
 
 def is_tall(rows: Side, columns: Side, spec: ImageSpec, high: Side) -> bool | Tensor:

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.decode.colors import GRAY, MODES, SAMPLES, convert, recolored
-from vitlab.data.decode.crop import crop_resize, whole_box
+from vitlab.data.decode.crop import crop_resize
+from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.formats import ENDINGS, FORMATS, format_of, reader_of
 from vitlab.data.decode.headers import (
     MAX_PIXELS,

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.decode.crop import crop_resize, whole_box
+from vitlab.data.decode.crop import crop_resize
+from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.stored import Recording
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.sources.source import DIGEST, Source, digest, number_of

@@ -1,8 +1,7 @@
 """Batch k: which images it has, decoded and cropped to one size, with their labels."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from vitlab.data.augment.policy import mirrored
-from vitlab.data.box_labels import BoxLabels
-from vitlab.data.decode import crop
+from vitlab.data.augment.draws import mirrored
+from vitlab.data.decode.crop_box import DRAWS
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import PlacedLabels
-from vitlab.data.loading.crops import View, center, copies_of, fitted_image, load_views
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.crops import center, copies_of, fitted_image, load_views
 from vitlab.data.loading.order import Groups, batch_samples, draws, own_part
+from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
-from vitlab.data.sources.shards import read_ahead
+from vitlab.data.sources.ahead import read_ahead
 from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
@@ -27,64 +27,6 @@ from vitlab.models.packed import Packed
 
 Loaded = tuple[list[Pixels], NDArray[Any] | None]
 """The views of one image, and its target; None for the label that its source knows."""
-
-COMPUTED = ("images", "labels")  # on the training device
-TENSORS = (*COMPUTED, "draws", "indices")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Images that go through the model together, without those that cannot be decoded.
-
-    Attributes:
-        images: uint8 (B, H, W, C), or packed where each has its own size
-        labels: int64 (B,); float32 (B, classes), 0 or 1, where images have several; int16 (B, H, W)
-            where each pixel has one
-        draws: float32 (B, `draws_needed`), random numbers for `augment`; (B, 0) in evaluation
-        indices: int64 (B,), which images of the source these are
-        bad: index and message of each image that could not be decoded
-        total: images of the whole batch, where this is the slice of one of several processes
-        views: further crops of the same images, of one size each
-    """
-
-    images: Tensor | Packed
-    labels: Tensor
-    draws: Tensor
-    indices: Tensor
-    bad: list[tuple[int, str]] = field(default_factory=list)
-    total: int = 0
-    views: tuple["Batch", ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device) -> "Batch":
-        """Return the same batch on another device; draws and indices, for the host, stay there."""
-        later = device.type == "cuda"  # Apple's GPU may copy what is freed
-        return self._mapped(lambda tensor: tensor.to(device, non_blocking=later), COMPUTED)
-
-    def pin_memory(self) -> "Batch":
-        """Return the batch in pinned memory, from which a copy to a GPU does not wait for it.
-
-        PyTorch's `DataLoader` asks for it.
-        """
-        return self._mapped(lambda tensor: tensor.pin_memory(), COMPUTED)
-
-    def pieces(self, size: int) -> Iterator["Batch"]:
-        """Split the batch into pieces of at most `size` images, for gradient accumulation.
-
-        An even number where possible, so that neighbors, which are mixed, stay together.
-        """
-        if size < len(self):
-            size = max(1, size - size % 2)
-        for first in range(0, len(self), size):
-            yield self._mapped(itemgetter(slice(first, first + size)))
-
-    def _mapped(self, change: Callable[[Any], Any], fields: tuple[str, ...] = TENSORS) -> "Batch":
-        """Return this batch with some of its tensors changed, and everything else as it is."""
-        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in fields}
-        views = tuple(view._mapped(change, fields) for view in self.views)
-        return replace(self, **changed, views=views)
 
 
 @dataclass(frozen=True)
@@ -128,10 +70,10 @@ class TrainingBatches(Dataset[Batch]):
         parts = np.split(randoms, ends, axis=1)
         labels = self.source.labels
         placed = labels if isinstance(labels, PlacedLabels) else None
-        native = isinstance(labels, BoxLabels) or self.spec.fit == "native"
+        native = (placed is not None and placed.keeps_aspect) or self.spec.fit == "native"
         quick = not self.views and self.augment.area < 1
         boxes = [
-            [view.box(row[: crop.DRAWS], native=native) for row in part]
+            [view.box(row[:DRAWS], native=native) for row in part]
             for view, part in zip(views, parts, strict=True)
         ]
         if not self.views and not quick:
@@ -155,7 +97,7 @@ class TrainingBatches(Dataset[Batch]):
             return pixels, placed.inside(indices[place], self.spec.size, shape, box)
 
         specs = [replace(self.spec.images, image_size=view.size) for view in self.views]
-        rest = [part[:, crop.DRAWS :] for part in parts]
+        rest = [part[:, DRAWS:] for part in parts]
         batch = _stacked(self.source, indices, load, specs or [self.spec], rest)
         if placed is None or not self.augment.flip:
             return batch

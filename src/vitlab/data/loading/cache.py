@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.decode.crop import whole_box
+from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.stored import PixelImage
-from vitlab.data.sources.shards import read_ahead
+from vitlab.data.sources.ahead import read_ahead
 from vitlab.data.sources.source import Derived, Source
 from vitlab.errors import ImageError
 

@@ -4,64 +4,26 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vitlab.data.augment.policy import draws_needed
-from vitlab.data.decode import crop
+from vitlab.data.decode.crop import crop_resize, cut_resize
+from vitlab.data.decode.crop_box import resized_box, whole_box
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.data.decode.sound import Clip
 from vitlab.data.decode.stored import EncodedImage, StoredImage
-from vitlab.data.settings import Augment
+from vitlab.data.loading.views import View
 from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 
 
-@dataclass(frozen=True)
-class View:
-    """One of the random crops of an image that a batch has (multi-crop; Caron et al., 2020).
-
-    Attributes:
-        size: rows and columns of the result, in pixels
-        area: least and greatest share of the image
-        augment: what is done to the crop; its aspect ratio is the crop's
-    """
-
-    size: tuple[int, int]
-    area: tuple[float, float]
-    augment: Augment
-
-    @property
-    def draws(self) -> int:
-        """The number of random numbers for an image's crop and its augmentation."""
-        return crop.DRAWS + draws_needed(self.augment)
-
-    def box(self, randoms: NDArray[np.float32], *, native: bool = False) -> ChooseBox:
-        """Return where to crop an image, given `crop.DRAWS` random numbers.
-
-        Args:
-            randoms: uniform in [0, 1)
-            native: whether the aspect ratio is around the image's own, not that of `size`
-        """
-        aspect = (1 / self.augment.aspect, self.augment.aspect)
-        given = randoms.tolist()
-
-        def choose(rows: int, columns: int) -> Box:
-            out = (rows, columns) if native else self.size
-            return crop.random_box(rows, columns, *out, self.area, aspect, given)
-
-        return choose
-
-
 def center(spec: ImageSpec) -> ChooseBox:
     """Return the box that evaluation uses."""
     if spec.fit == "native":
-        return partial(crop.whole_box, crop=spec.crop)
-    return partial(crop.resized_box, spec=spec)
+        return partial(whole_box, crop=spec.crop)
+    return partial(resized_box, spec=spec)
 
 
 def fitted_image(
@@ -89,9 +51,9 @@ def fitted_image(
     least = size if quick else (math.inf, math.inf)
     pixels, box = image.decode_box(spec.channels, choose, least, cut=quick)
     if quick:
-        return crop.cut_resize(pixels, box, *size, spec.interpolation)
+        return cut_resize(pixels, box, *size, spec.interpolation)
     whole = spec.fit == "crop" and spec.channels < 4
-    return crop.crop_resize(pixels, box, *size, spec.interpolation, whole)
+    return crop_resize(pixels, box, *size, spec.interpolation, whole)
 
 
 def resized_sides(size: tuple[int, int], window: tuple[int, int], scale: float) -> tuple[int, int]:
@@ -123,7 +85,7 @@ def whole_image(
             "too many: crop the image, or lower the scale"
         )
     pixels = image.decode(spec.channels)
-    return crop.crop_resize(pixels, crop.whole_box(*size), rows, columns, spec.interpolation), size
+    return crop_resize(pixels, whole_box(*size), rows, columns, spec.interpolation), size
 
 
 def load_views(
@@ -156,7 +118,7 @@ def load_views(
     places = np.array(inside) + (boxes - around) * scale
     places = places.clip(0, (pixels.shape[1], pixels.shape[0]) * 2)
     return [
-        crop.cut_resize(pixels, box, *view.size, spec.interpolation)
+        cut_resize(pixels, box, *view.size, spec.interpolation)
         for box, view in zip(places.tolist(), views, strict=True)
     ]
 
@@ -190,5 +152,5 @@ def copies_of(
                 if isinstance(image, EncodedImage):
                     parts = image.decode_boxes(spec.channels, boxes, spec.size, cut=True)
                     for place, (pixels, box) in zip(places, parts, strict=False):
-                        found[place] = crop.cut_resize(pixels, box, *spec.size, spec.interpolation)
+                        found[place] = cut_resize(pixels, box, *spec.size, spec.interpolation)
     return found

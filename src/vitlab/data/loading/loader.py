@@ -23,10 +23,11 @@ from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
-from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
+from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
 from vitlab.data.loading.handover import Carried, channel
 from vitlab.data.loading.handover import WorkerDiedError as WorkerDiedError
-from vitlab.data.sources.shards import read_ahead
+from vitlab.data.sources.ahead import read_ahead
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, UserError
 from vitlab.machine.cores import cores

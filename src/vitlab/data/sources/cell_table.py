@@ -15,8 +15,6 @@ import numpy as np
 from vitlab.data.labels import Classes, Integers, UnlabeledError, index_labels
 from vitlab.data.rules import (
     LABEL_COLUMNS,
-    SPLIT_OF,
-    SPLIT_WORDS,
     ColumnFacts,
     Label,
     LabelColumn,
@@ -32,6 +30,7 @@ from vitlab.data.sources.folders import LabeledFiles
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.request import NO_LABELS, Found, Part, Request
 from vitlab.data.sources.source import Source, Subset, grouped, numbered
+from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
 from vitlab.errors import DataError
 from vitlab.options import nearest
 

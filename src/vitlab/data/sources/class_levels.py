@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vitlab.data.rules import SPLIT_OF
+from vitlab.data.split_words import SPLIT_OF
 
 ClassFolder = Literal["auto", "outer", "inner"]
 Folder = tuple[str, ...]

@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vitlab.data.class_names import spell_name
 from vitlab.data.labels import Classes
-from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS, spell_name
 from vitlab.data.sources.cell_table import MOST_COLUMNS, CellTable, open_rows
 from vitlab.data.sources.file_tree import FileTree
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.request import Found, Part, Request, blank
+from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
 from vitlab.errors import DataError
 from vitlab.units import counted
 

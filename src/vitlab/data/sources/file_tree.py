@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from vitlab.data.decode.formats import CLIPS, LISTED, READABLE, SUFFIXES
+from vitlab.data.folder_names import is_system_name
 from vitlab.data.labels import Classes, Labels
-from vitlab.data.rules import is_system_name
 from vitlab.data.sources.source import Source
 from vitlab.units import counted
 

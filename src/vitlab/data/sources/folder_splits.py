@@ -5,15 +5,15 @@
     train/cat/1.jpg, test/2.jpg                     a split without classes has no labels
     test_set/test_set/cat/1.jpg                     what has all images of a split is entered
 
-The words of splits are those of `data/rules.py`.
+The words of splits are those of `data/split_words.py`.
 """
 
 import re
 from collections import Counter
 
-from vitlab.data.rules import SPLIT_OF, SPLIT_WORDS, is_like_a_split
 from vitlab.data.sources.class_levels import MOST_STRAY, Folder
 from vitlab.data.sources.file_tree import FileTree
+from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS, is_like_a_split
 from vitlab.errors import DataError
 
 GENERIC = frozenset({

@@ -9,12 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from vitlab.data.class_names import merge_names
 from vitlab.data.decode.formats import CLIPS, LISTED, READABLE, SUFFIXES, is_image_file
 from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.exists import PATTERN, STDIN
+from vitlab.data.folder_names import is_system_name
 from vitlab.data.labels import Classes, Labels, SingleLabels
-from vitlab.data.rules import is_system_name, merge_names
 from vitlab.data.sources.file_tree import BESIDE, MOST_LOOKED_INTO, FileTree, list_folder, suffix_of
 from vitlab.data.sources.paths import Names, read_image, read_text, some
 from vitlab.data.sources.remote import braces, expand, is_url

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vitlab.data.class_names import merge_names
 from vitlab.data.decode.formats import CLIPS, USUAL_SUFFIXES, unread_lines
+from vitlab.data.folder_names import MASK_LAYOUTS
 from vitlab.data.labels import SingleLabels
-from vitlab.data.rules import MASK_LAYOUTS, SPLIT_OF, SPLIT_WORDS, merge_names
 from vitlab.data.sources.class_levels import (
     ClassFolder,
     ClassLevel,
@@ -38,6 +39,7 @@ from vitlab.data.sources.paths import some
 from vitlab.data.sources.refusals import explain_no_images, list_hint
 from vitlab.data.sources.request import Found, Part, Request, blank
 from vitlab.data.sources.source import Source
+from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
 from vitlab.errors import DataError
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")

@@ -25,7 +25,6 @@ from vitlab.data.rules import (
     LABEL_COLUMNS,
     PATH_COLUMNS,
     SPLIT_COLUMNS,
-    SPLIT_OF,
     path_in,
     path_spellings,
     usual_columns,
@@ -36,6 +35,7 @@ from vitlab.data.sources.folders import image_paths, visible
 from vitlab.data.sources.paths import Inside, read_text, some
 from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import Found, Part, Request
+from vitlab.data.split_words import SPLIT_OF
 from vitlab.errors import DataError
 
 SUFFIXES = {".csv", ".tsv", ".jsonl", ".ndjson"}

@@ -21,7 +21,7 @@ from torch.utils.data import Subset as TorchSubset
 from vitlab.data.decode.stored import PixelImage, StoredImage
 from vitlab.data.holdout import SPLIT_SEED, Numbered, split_off
 from vitlab.data.labels import Classes, Labels, SingleLabels
-from vitlab.data.rules import SPLIT_WORDS, plain_value, read_label
+from vitlab.data.rules import plain_value, read_label
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
 from vitlab.data.sources.folders import named_files
@@ -31,6 +31,7 @@ from vitlab.data.sources.pictures import Picture, Pictures, as_picture, several,
 from vitlab.data.sources.request import NO_LABELS, Found, Part, Request, Splits, blank
 from vitlab.data.sources.source import Source
 from vitlab.data.sources.tables import open_dataset
+from vitlab.data.split_words import SPLIT_WORDS
 from vitlab.errors import DataError, ImageError, UserError
 
 DIGITS = "digits"

@@ -4,6 +4,7 @@ And reading one, and naming some.
 """
 
 import codecs
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.sources.remote import reason
 from vitlab.errors import DataError, ImageError
-from vitlab.files import read_bytes
+from vitlab.files import follow_links, read_bytes
 
 SHOWN = 3  # names that a line lists
 
@@ -129,7 +130,17 @@ class Inside:
 
     def _is_inside(self, path: Path) -> bool:
         try:
-            whole = path.resolve()
-            return any(whole.is_relative_to(root.resolve()) for root in self.roots)
-        except (OSError, RuntimeError, ValueError):  # a ring of links, for example
+            whole = follow_links(path)
+            roots = [follow_links(root) for root in self.roots]
+        except (OSError, ValueError):  # a null character, for example
             return False
+        return any(whole.is_relative_to(root) for root in roots) and not _is_ring(whole)
+
+
+def _is_ring(path: Path) -> bool:
+    """Return whether a path of followed links has a ring of them."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import DataError, RefusedError, SourceError
-from vitlab.files import explained, staged_file
+from vitlab.files import explained, follow_links, staged_file
 from vitlab.packages import check_installed
 
 TRIES = 5
@@ -354,7 +354,7 @@ class KeptParts:
         """
         if not folder:
             return None
-        path = Path(folder).expanduser().resolve() / OWN  # nothing else is ever removed
+        path = follow_links(Path(folder).expanduser()) / OWN  # nothing else is ever removed
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
         return cls(path, round(gigabytes * 1e9))

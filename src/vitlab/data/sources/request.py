@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from vitlab.data.labels import Classes, SingleLabels
-from vitlab.data.rules import SPLIT_WORDS
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.source import Source
+from vitlab.data.split_words import SPLIT_WORDS
 
 ALL = "all"
 """The part of data that comes unsplit."""

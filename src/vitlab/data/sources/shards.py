@@ -19,7 +19,7 @@ from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Integers, Labels
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.remote import KeptParts, is_url, read_parts, reason
-from vitlab.data.sources.source import Joined, Source, Subset, Wrapped, digests
+from vitlab.data.sources.source import digests
 from vitlab.errors import ImageError
 
 AHEAD = 2**27  # bytes of images that are read before they are asked for
@@ -121,27 +121,3 @@ class Shards:
     def name(self, index: int) -> str:
         """Return the shard and the key."""
         return f"{self.places[self.shard[index]]} {self.keys[index]}"
-
-
-def read_ahead(source: Source, indices: Sequence[int] | Integers) -> None:
-    """Let a source whose images are on another machine read some of them together.
-
-    Raises:
-        SourceError: that machine did not give them.
-    """
-    own = np.asarray(indices, np.int64)
-    match source:
-        case Source(in_memory=True):
-            return
-        case Subset(whole, chosen):
-            read_ahead(whole, chosen[own])
-        case Joined(parts):
-            ends = np.cumsum([len(part) for part in parts])
-            for part, end in zip(parts, ends.tolist(), strict=True):
-                start = end - len(part)
-                if len(here := own[(start <= own) & (own < end)]):
-                    read_ahead(part, here - start)
-        case Wrapped(whole=whole):
-            read_ahead(whole, own)
-        case Shards():
-            source.read_ahead(own)

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.class_names import spell_name
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import (
@@ -23,7 +24,6 @@ from vitlab.data.labels import (
     TargetLabels,
     check_classes,
 )
-from vitlab.data.rules import spell_name
 
 DIGEST = 16  # bytes
 

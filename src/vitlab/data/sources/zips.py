@@ -24,8 +24,8 @@ from vitlab.data.decode.formats import FORMATS, HEAD, image_kind
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.stored import StoredImage
+from vitlab.data.folder_names import is_system_name
 from vitlab.data.labels import Classes, Integers, Labels
-from vitlab.data.rules import is_system_name
 from vitlab.data.sources.file_tree import FileTree, Listing, add_folder, look_into
 from vitlab.data.sources.layouts import open_tree
 from vitlab.data.sources.lists import METADATA

@@ -29,9 +29,9 @@ from vitlab.evaluation.probes.heads import PENALTIES, ROUGH, LogisticFits
 from vitlab.evaluation.probes.ridge import RIDGES
 from vitlab.evaluation.segmentation import Bad, Mapped, iou, mapped
 from vitlab.models.config import ViTConfig
+from vitlab.models.heads.segment import patch_features
 from vitlab.models.model import Model
 from vitlab.progress import Meter
-from vitlab.weights.segmenter import patch_features
 
 PIXELS = 1024  # drawn of an image
 # bytes and pixels of each kind (to fit, to choose) that are kept

@@ -8,7 +8,6 @@ from vitlab.images import ImageSpec, Size
 from vitlab.models.names import shape_of
 from vitlab.options import at_least, defaults, option
 
-Grid = tuple[int, int]  # rows and columns
 MOST_BLOCKS, MOST_PARAMETERS = 2000, 10**11  # the largest published model has 22 billion
 
 
@@ -124,37 +123,6 @@ class ModelConfig(ImageSpec):
         """
         labels = self.labels if classes == len(self.labels) else ()
         return replace(self, classes=classes, labels=labels, zero_head=True, head_bias=0.0)
-
-
-def check_multiple(size: tuple[int, int], step: int, of: str) -> None:
-    """Refuse an image size that is not a multiple of `step` pixels.
-
-    Args:
-        size: rows and columns
-        step: pixels
-        of: the step in words, `patch=16`
-
-    Raises:
-        OptionError: the message names the nearest sizes.
-    """
-    if any(side % step for side in size):
-        rows, columns = size
-        shown = rows if rows == columns else (rows, columns)
-        raise OptionError(
-            f"image_size={shown} is not a multiple of {of}: try {nearest_sizes(size, step)}"
-        )
-
-
-def nearest_sizes(size: tuple[int, int], step: int) -> str:
-    """Describe the multiples of `step` next to an image size: `224 or 240`, a pair if not square.
-
-    Args:
-        size: rows and columns
-        step: pixels
-    """
-    near = [sorted({max(1, side // step), side // step + 1}) for side in size]
-    words = [" or ".join(str(count * step) for count in side) for side in near]
-    return words[0] if words[0] == words[1] else f"({words[0]}, {words[1]})"
 
 
 def map_stride(stages: tuple[int, ...]) -> int:

@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 from vitlab.errors import OptionError
 from vitlab.models.configs.model_config import (
     ModelConfig,
-    check_multiple,
     check_parameters,
     check_stages,
     map_features,
     map_stride,
 )
+from vitlab.models.grid import check_multiple
 from vitlab.models.names import resnet_name
 from vitlab.options import at_least, option, when
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 from vitlab.errors import OptionError
-from vitlab.models.configs.model_config import ModelConfig, check_multiple, check_parameters
+from vitlab.models.configs.model_config import ModelConfig, check_parameters
+from vitlab.models.grid import check_multiple
 from vitlab.models.names import tokenizer_name
 from vitlab.options import at_least, at_most, option, when
 

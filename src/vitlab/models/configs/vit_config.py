@@ -10,10 +10,10 @@ from vitlab.images import Size
 from vitlab.models.configs.model_config import (
     MOST_BLOCKS,
     ModelConfig,
-    check_multiple,
     check_parameters,
     check_stages,
 )
+from vitlab.models.grid import check_multiple
 from vitlab.models.names import vit_name
 from vitlab.models.registry import kinds, used_options, where_used
 from vitlab.options import above, at_least, below, option, when

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from vitlab.models.config import Grid, ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
+from vitlab.models.grid import Grid
 from vitlab.models.layers import norm_of, reset_parts, reset_xavier
 from vitlab.models.positions.positions import Positions
 

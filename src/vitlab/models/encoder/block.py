@@ -7,7 +7,7 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.encoder.attention import Attention, Axis
 from vitlab.models.layers import modules, norm_of, reset_parts, reset_xavier
 from vitlab.models.positions.positions import Positions

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from vitlab.device import sent
-from vitlab.models.config import Grid
 from vitlab.models.encoder.attention import Attention, Heads, attend
 from vitlab.models.encoder.block import draw_kept
+from vitlab.models.grid import Grid
 from vitlab.models.positions.positions import Positions
 
 HALF = (torch.float16, torch.bfloat16)

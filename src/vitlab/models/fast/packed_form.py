@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.errors import DeviceError
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.fuse import FusedBlock, dense_of, fuse
 from vitlab.models.model import Model
 from vitlab.models.positions.positions import Positions

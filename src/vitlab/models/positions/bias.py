@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from vitlab.device import exact, sent
 from vitlab.errors import OptionError
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.positions.positions import Inner, OwnOrShared
 
 # Rows and columns to the patch that a head starts with: sides first, then corners

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.layers import reset_parts
 from vitlab.models.positions.bias import Bias
 from vitlab.models.positions.learned import Learned

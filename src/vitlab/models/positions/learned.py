@@ -5,8 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.errors import OptionError
-from vitlab.models.config import ViTConfig
-from vitlab.models.configs.vit_config import Resampling
+from vitlab.models.configs.vit_config import Resampling, ViTConfig
 from vitlab.models.positions.positions import Added
 
 OFFSET = 0.1  # patches per side that DINOv2 adds before it divides

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.errors import OptionError
-from vitlab.models.config import Grid, ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
+from vitlab.models.grid import Grid
 from vitlab.models.registry import Component, kinds
 
 MOST = 256  # grids that are kept, the oldest of which goes first

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import OptionError
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.positions.positions import Inner
 
 

@@ -5,7 +5,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.errors import OptionError
-from vitlab.models.config import Grid, ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
+from vitlab.models.grid import Grid
 from vitlab.models.positions.positions import Added
 
 BASE = 10_000  # the longest period, as a power base (Vaswani et al., 2017, section 3.5)

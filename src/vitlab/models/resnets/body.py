@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.models.config import map_features, map_stride
+from vitlab.models.configs.model_config import map_features, map_stride
 from vitlab.models.layers import lecun_normal_
 
 

@@ -7,7 +7,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from vitlab.models.config import ResNetConfig
+from vitlab.errors import OptionError
+from vitlab.models.configs.resnet_config import ResNetConfig
 from vitlab.models.layers import classifier, reset_classifier
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
@@ -43,6 +44,18 @@ class ResNet(Model):
     def scores(self, features: Tensor) -> Tensor:
         """Compute class scores: (B, features) -> (B, classes)."""
         return self.classify(features)
+
+    @classmethod
+    def regrid(
+        cls, tensors: dict[str, Tensor], old: ResNetConfig, new: ResNetConfig
+    ) -> dict[str, Tensor]:
+        """Return the same tensors, or refuse an axial ResNet, whose positions hold for one size."""
+        if old.attention == "axial":
+            raise OptionError(
+                f"{old.name} cannot be resized, since its relative positions hold for one size "
+                f"only: keep image_size={old.image_size}"
+            )
+        return tensors
 
     @property
     def layers(self) -> int:

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError
-from vitlab.models.config import ViTConfig, map_stride
+from vitlab.models.configs.model_config import map_stride
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.layers import reset_dense
 from vitlab.models.resnets.body import HYBRID, TIMM, HybridBody
 from vitlab.models.stems.stem import Stem

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.encoder.block import Block
 from vitlab.models.layers import modules, norm_of, reset_dense, reset_parts
 from vitlab.models.stems.stem import Stem

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError
-from vitlab.models.config import ViTConfig
-from vitlab.models.configs.vit_config import COLORS
+from vitlab.models.configs.vit_config import COLORS, ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.stems.stem import Convolutions
 

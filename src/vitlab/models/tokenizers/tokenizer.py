@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from vitlab.device import sent
 from vitlab.errors import OptionError
-from vitlab.models.config import TokenizerConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.layers import modules
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed

@@ -15,7 +15,6 @@ from textwrap import dedent
 
 from vitlab.errors import WeightsError
 from vitlab.files import check_regular
-from vitlab.models.seen import read_seen
 from vitlab.options import nearest
 from vitlab.weights.containers.arrays import (
     Content,
@@ -25,6 +24,7 @@ from vitlab.weights.containers.arrays import (
 )
 from vitlab.weights.containers.parts import FileModel, chosen, some, without_holders
 from vitlab.weights.containers.pickles import read_pickle
+from vitlab.weights.seen_file import read_seen
 from vitlab.weights.sharded import (
     CONFIG,
     INDEXED,

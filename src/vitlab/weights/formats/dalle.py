@@ -7,7 +7,7 @@ resizes to 256 pixels with Lanczos, for which bicubic stands here.
 """
 
 from vitlab.errors import WeightsError
-from vitlab.models.config import TokenizerConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.names import entries, found

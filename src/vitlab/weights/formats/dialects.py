@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from os.path import commonprefix
 
 from vitlab.errors import WeightsError
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.containers.parts import some
 from vitlab.weights.formats.entries import Names, table
 from vitlab.weights.formats.names import OURS, STEMS, FoundParts, found, placed

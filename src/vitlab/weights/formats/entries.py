@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.formats.records import rules
 
 Tensors = list[Tensor]

@@ -6,7 +6,10 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
-from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.resnet_config import ResNetConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
 from vitlab.options import check_known, options_of

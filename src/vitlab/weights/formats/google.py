@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from vitlab.errors import WeightsError
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.resnet_config import ResNetConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.positions.sincos import sines
 from vitlab.weights.formats.entries import computed, table
 from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields

@@ -20,7 +20,9 @@ import torch
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, map_stride
+from vitlab.models.configs.model_config import ModelConfig, map_stride
+from vitlab.models.configs.resnet_config import ResNetConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.entries import (
     Entry,

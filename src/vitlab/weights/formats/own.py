@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import UserError, WeightsError
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.unlike import NAMES, OLD, Unlike
 from vitlab.weights.assembly import empty
 from vitlab.weights.containers.open import open_source

@@ -17,7 +17,8 @@ from textwrap import dedent
 from typing import Any
 
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.sharded import Fields
 
 Limits = dict[str, tuple[Any, ...]]  # the values that a field may have

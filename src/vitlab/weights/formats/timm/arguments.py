@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
-from vitlab.models.config import ViTConfig, map_stride
+from vitlab.models.configs.model_config import map_stride
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.formats.entries import Pairs
 from vitlab.weights.formats.names import floored
 from vitlab.weights.formats.records import record, records, words

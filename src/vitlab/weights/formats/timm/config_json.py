@@ -10,7 +10,8 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, OPENAI, ImageSpec, Size
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.formats.dialects import names_for
 from vitlab.weights.formats.format_api import cannot, check_fields
 from vitlab.weights.formats.names import first_name

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside
 from vitlab.weights.formats.entries import Pairs
 from vitlab.weights.formats.format_api import Hints, Reading, Writing

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitlab.errors import WeightsError
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.formats.entries import Names, table
 from vitlab.weights.formats.names import first_name, found, parts_of, placed
 from vitlab.weights.formats.records import Facts, limits, record, records

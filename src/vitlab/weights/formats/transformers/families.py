@@ -5,7 +5,7 @@ the released files, whose names are theirs on the Hub.
 """
 
 from vitlab.errors import WeightsError
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.formats.dialects import AIMV2_NAMES
 from vitlab.weights.formats.entries import table
 from vitlab.weights.formats.records import record, rules

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vitlab.data.decode.sound import LOGARITHMS, RATE, normalization
 from vitlab.errors import WeightsError
-from vitlab.models.config import ViTConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.formats.records import Facts, limits, record, records, words
 from vitlab.weights.formats.transformers.config_json import Family
 from vitlab.weights.sharded import Fields

@@ -12,7 +12,8 @@ from torch.nn.functional import pad
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.assembly import StateDict, empty
 from vitlab.weights.formats.dialects import notes_beside, prefixes_of
 from vitlab.weights.formats.entries import Entry, Names, StoredAs, written

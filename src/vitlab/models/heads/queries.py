@@ -1,7 +1,7 @@
 """Learned queries: further tokens, which join those of an image in a ViT's last blocks.
 
 EoMT's way (Kerssies et al., Your ViT is secretly an image segmentation model, 2025), for boxes
-(weights/detector.py) and for masks (weights/segmenter.py). Queries have no positions.
+(detect.py) and for masks (segment.py). Queries have no positions.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import ModelConfig
+from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.layers import reset_xavier
 from vitlab.models.model import Model
 from vitlab.models.positions.positions import check_extra

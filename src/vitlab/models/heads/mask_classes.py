@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from vitlab.data.labels import Classes
-
 LARGEST = 2**16  # numbers in a mask are below it
 Ignored = int | None
 """A number in masks that plays no part, if there is one."""
@@ -19,6 +17,6 @@ class MaskClasses:
         ignored: the number of pixels that do not count; None for none
     """
 
-    classes: Classes = ()
+    classes: tuple[str, ...] = ()
     values: tuple[int, ...] = ()
     ignored: Ignored = 255

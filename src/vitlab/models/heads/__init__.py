@@ -1,0 +1,1 @@
+"""Heads of other tasks than classification: boxes, masks and numbers."""

@@ -1,6 +1,7 @@
 # make demo   train a ViT on handwritten digits, test it, predict, write a report
 # make test   run the test suite
 # make test-slow  its slowest tests, which compile or drive a browser
+# make test-benchmarks  the tests of the programs in benchmarks/
 # make test-spawn  the tests of worker processes, in every way that systems start these
 # make test-avx2  the tests of precision and engines, as on a processor with AVX2 alone
 # make lint   formatting, lint, types
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 RUN ?= runs/demo
 WORKERS := $(addprefix tests/,data evaluation/test_features.py evaluation/test_shards.py training/test_train.py)
 
-.PHONY: demo test test-slow test-spawn test-avx2 lint docs format vendor gpu wheel clean
+.PHONY: demo test test-slow test-benchmarks test-spawn test-avx2 lint docs format vendor gpu wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vitlab train digits --out $(RUN) --resume
@@ -30,6 +31,9 @@ test: $(VENV)/.tested
 
 test-slow: $(VENV)/.tested
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal -m slow
+
+test-benchmarks: $(VENV)/.tested
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal -m 'benchmarks and not slow' tests/benchmarks
 
 # as on macOS, and as on Linux from Python 3.14 on
 test-spawn: $(VENV)/.tested

@@ -29,16 +29,11 @@ from vitlab import precision
 from vitlab.data import boxes
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources import memory
-from vitlab.evaluation import intervals, unlike
-from vitlab.evaluation.probes import probing
-from vitlab.files import write_text
-from vitlab.measure.speed import speed
+from vitlab.effort import Effort
 from vitlab.models.fast import accelerate
 from vitlab.models.model import Model
-from vitlab.report import gather, pretext_report
+from vitlab.recipes.recipe import Host
 from vitlab.runs import versions
-from vitlab.training import first_state, trial_steps
-from vitlab.training.session import Session
 
 prepare_torchvision()  # before transformers or timm import it
 torch.set_num_threads(1)  # also if something imported it first
@@ -116,52 +111,6 @@ def _own_cache(
         shutil.rmtree(here, ignore_errors=True)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The facts of a run's report are gathered, but no page is made of them, unless `drawn`.
-
-    Making it takes three times as long as the rest of a small run. In tests/report and tests/docs,
-    in modules that are marked so, and for fixtures of the session, pages are whole.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        if request.node.get_closest_marker("drawn") is None:
-            stub_reports(patch)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reports of a test that is marked so are whole."""
-    if request.node.get_closest_marker("drawn") is not None:
-        draw_reports(monkeypatch)
-
-
-STUBS: dict[tuple[Any, str], Any] = {
-    (room, name): stub
-    for room, made in ((gather, "run_page"), (pretext_report, "pretext_page"))
-    for name, stub in (
-        (made, lambda facts: None),
-        ("write_page", lambda file, page: (write_text(file, "<p>undrawn"), file)[1]),
-    )
-} | {
-    (gather, "_inside"): lambda *facts: None,  # of the model
-    (gather, "doubts"): lambda *facts: None,
-}
-WHOLE = {(room, name): getattr(room, name) for room, name in STUBS}
-
-
-def draw_reports(patch: pytest.MonkeyPatch) -> None:
-    """Draw whole reports from now on."""
-    for (room, made), whole in WHOLE.items():
-        patch.setattr(room, made, whole)
-
-
-def stub_reports(patch: pytest.MonkeyPatch) -> None:
-    """Draw no report from now on."""
-    for (room, made), stub in STUBS.items():
-        patch.setattr(room, made, stub)
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fixtures of modules, too, keep nothing in the user's cache, nor find there what was kept."""
@@ -209,49 +158,6 @@ def _no_sync() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _timed_briefly() -> Iterator[None]:
-    """Speeds are measured for a fifth of a second instead of two: no test compares them."""
-    assert speed.__kwdefaults__ is not None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(speed.__kwdefaults__, "seconds", 0.2)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _resampled_less() -> Iterator[None]:
-    """Intervals have a tenth of the resamples; tests/evaluation/test_intervals.py has them all."""
-    with pytest.MonkeyPatch.context() as patch:
-        for bound in ("RESAMPLES", "FEWEST"):
-            patch.setattr(intervals, bound, 100)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _fitted_less() -> Iterator[None]:
-    """Heads are fitted in 3 folds instead of 5, and to 5 of DINOv2's 45 penalties."""
-    with pytest.MonkeyPatch.context() as patch:
-        for room in (unlike, first_state):
-            patch.setattr(room, "FOLDS", 3)
-        patch.setattr(probing, "GRID", probing.GRID[::11])
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _memory_not_measured() -> Iterator[None]:
-    """Pretext tasks measure what a step needs, for a third of a run: not where any would fit."""
-    real = trial_steps._needed
-
-    def needed(session: Session, whole: int) -> tuple[float, float]:
-        plenty = trial_steps.free_memory(session.trainer.device) > 2**31
-        spared = plenty and session.recipe.pretext.unlabeled
-        return (0.0, 0.0) if spared else real(session, whole)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial_steps, "_needed", needed)
-        yield
-
-
 def photo(seed: int, rows: int = 24, columns: int = 32, tint: int = 0) -> Image.Image:
     """A smooth random RGB picture with a tint of its class, so that it can be learned."""
     generator = np.random.default_rng((seed, tint))
@@ -281,12 +187,19 @@ def environment(**more: str) -> dict[str, str]:
     return dict(os.environ) | {"PYTHONPATH": str(source)} | more
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+BRIEF = Effort(folds=3, resamples=100, memory=False, report=False)
+SHOWN = replace(BRIEF, report=True)  # drawing takes three times as long as the rest of a small run
+LIGHT = Host(effort=BRIEF)
+
+
+def call(
+    capsys: pytest.CaptureFixture[str], *words: str, effort: Effort = BRIEF
+) -> tuple[int, str, str]:
     """Run a command in this process; return its exit status, stdout and stderr."""
     from vitlab.cli import main
 
     with pytest.raises(SystemExit) as stop:
-        main(words)
+        main(words, effort=effort)
     out, err = capsys.readouterr()
     return int(stop.value.code or 0), out, err
 
@@ -328,7 +241,7 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("digits") / "run"
     with pytest.raises(SystemExit) as stop:
-        main(["train", "digits", "--out", str(folder), *QUICK])
+        main(["train", "digits", "--out", str(folder), *QUICK], effort=SHOWN)
     assert not stop.value.code
     return folder
 

@@ -12,7 +12,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from conftest import BRIEF
 from vitlab import __main__ as entry
+from vitlab.cli import main
+from vitlab.console.interrupts import Interrupts
 
 
 def _nothing() -> None:
@@ -52,9 +55,10 @@ class Forked:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         before()
-        sys.argv[1:] = words
         try:
-            entry.main()
+            with Interrupts() as interrupts:
+                entry.hush()
+                main(words, interrupts, BRIEF)
         except SystemExit as stop:
             code = stop.code
         sys.exit(code)  # without the frames of the other, which hold loaders with workers

@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 import vitlab
-from conftest import photo_folder
+from conftest import BRIEF, photo_folder
 from vitlab.recipes.named import FROM_WEIGHTS, RECIPES
 from vitlab.recipes.recipe import Host
 
@@ -73,7 +73,7 @@ def make_place(place: Path) -> Path:
         vitlab.save(tokenizer, place / f"tokenizer-{data}")
     for data in ("color", "gray"):
         start = vitlab.load(place / f"vit-{data}")
-        host, to = Host(workers=0, report="no"), place / f"fitted-{data}"
+        host, to = Host(workers=0, report="no", effort=BRIEF), place / f"fitted-{data}"
         vitlab.probe(str(place / f"masks-{data}"), start, to, task="segment", host=host, quiet=True)
     return place
 

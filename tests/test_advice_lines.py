@@ -87,6 +87,15 @@ def lines_of(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
+@cache
+def lines() -> dict[str, list[str]]:
+    """The texts of every file that have an option, by the name of its module."""
+    return {
+        module: [text for text in lines_of(tree) if "--" in text]
+        for module, tree in trees().items()
+    }
+
+
 def named_commands(text: str) -> Iterator[tuple[str, str]]:
     """The commands that a line spells out, each with an option that it gives them."""
     for found in re.finditer(r"vitlab ([a-z]+(?:-[a-z]+)?)\b([^;:`]*)", text):
@@ -98,8 +107,8 @@ def named_commands(text: str) -> Iterator[tuple[str, str]]:
 
 def test_every_option_in_a_line_exists_for_a_command_that_can_print_it() -> None:
     count, wrong = 0, list[str]()
-    for module, tree in trees().items():
-        for text in lines_of(tree):
+    for module, texts in lines().items():
+        for text in texts:
             spelled = [*named_commands(text)]
             wrong += [f"{module}: vitlab {c} {o}" for c, o in spelled if o not in options()[c]]
             for option in set(re.findall(OPTION, text)) - FOREIGN.get(module, set()):
@@ -129,8 +138,8 @@ def test_lines_about_weights_name_the_option_of_training_too(option: str) -> Non
     """What is `--part` to most commands is `--weights-part` to those that train."""
     assert not any(option in options()[command] for command in TRAINING)
     instead = "vitlab export" if option == "--base" else f"--weights-{option[2:]}"
-    for module, tree in trees().items():
-        for text in lines_of(tree):
+    for module, texts in lines().items():
+        for text in texts:
             if module.startswith("weights.") and option in re.findall(OPTION, text):
                 before = module == "weights.save"  # an export, which has the option
                 assert instead in text or before, f"{module}: {text}"

@@ -18,7 +18,7 @@ SOURCE = REPOSITORY / "src" / "vitlab"
 
 # Lowest first. A file imports from its own layer or a lower one.
 LAYERS = (
-    ("errors", "units", "values"),
+    ("effort", "errors", "units", "values"),
     (
         "options",
         "keywords",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import BRIEF, SHOWN, call, photo_folder
 from vitlab.evaluation.metrics import METRICS, Metric, Weighted
 from vitlab.recipes.recipe import Host
 from vitlab.weights.publish import card
@@ -29,13 +29,12 @@ def own() -> Any:
         yield OWN
 
 
-@pytest.mark.drawn
 def test_a_new_metric_is_found_wherever_figures_are(
     own: Metric, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = str(photo_folder(tmp_path / "photos", {"blue": 30, "red": 30}, 16, 16))
     recipe = vitlab.recipe("small", data, **TINY)
-    seeds = vitlab.repeat(recipe, tmp_path / "seeds", 2, host=Host(workers=0))
+    seeds = vitlab.repeat(recipe, tmp_path / "seeds", 2, host=Host(workers=0, effort=SHOWN))
     assert {"sure"} <= seeds["mean"].keys() & seeds["std"].keys() & seeds["intervals"].keys()
     assert "share of sure answers" in Path(seeds["report"]).read_text()
     runs = [row["run"] for row in seeds["runs"]]
@@ -69,7 +68,7 @@ def test_a_new_metric_is_found_wherever_figures_are(
 def test_a_new_metric_is_in_the_folds(own: Metric, tmp_path: Path) -> None:
     data = str(photo_folder(tmp_path / "photos", {"blue": 8, "red": 8}, 16, 16))
     recipe = vitlab.recipe("small", data, **TINY)
-    folds = vitlab.cross_validate(recipe, tmp_path / "folds", 2, host=Host(workers=0))
+    folds = vitlab.cross_validate(recipe, tmp_path / "folds", 2, host=Host(workers=0, effort=BRIEF))
     assert {"sure"} <= folds.keys() & folds["mean"].keys() & folds["intervals"].keys()
     assert "share of sure answers" in Path(folds["report"]).read_text()
 

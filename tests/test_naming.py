@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from conftest import QUICK, TINY, call
+from conftest import LIGHT, QUICK, TINY, call
 from vitlab.runs.naming import folder_name, newest, next_free, run_name
 from vitlab.runs.run_folder import RunFolder
 
@@ -75,7 +75,7 @@ def test_a_restarted_run_is_its_own_unfinished_one() -> None:
     name = run_name(vitlab.recipe("digits", **TINY))
     again = World(restarted=True)
     assert placed(None, name, resume=False, world=again) == name
-    run = vitlab.train(vitlab.recipe("digits", **TINY | {"steps": 1}))
+    run = vitlab.train(vitlab.recipe("digits", **TINY | {"steps": 1}), host=LIGHT)
     assert (run.folder, RunFolder(name).started) == (name, True)
     assert placed(None, name, resume=False, world=again).name.endswith("-2")  # it is finished
     (name / "metrics.jsonl").unlink()

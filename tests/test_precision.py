@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import vitlab
+from conftest import LIGHT
 from vitlab import precision
 from vitlab.errors import OptionError
 from vitlab.recipes.named import RECIPES
@@ -75,7 +76,7 @@ def test_a_run_says_and_keeps_what_it_decides(
 ) -> None:
     for has, wanted in ((True, "bf16"), (False, "fp32")):
         monkeypatch.setattr(precision, "has_bf16", lambda has=has: has)
-        vitlab.train(vitlab.recipe("digits", "digits", **TINY), tmp_path / wanted)
+        vitlab.train(vitlab.recipe("digits", "digits", **TINY), tmp_path / wanted, host=LIGHT)
         assert f" on cpu in {wanted}; run folder" in capsys.readouterr().err
         assert table(tmp_path / wanted) == wanted
 
@@ -91,11 +92,11 @@ def test_resuming_on_another_processor_goes_on_and_says_so(
     monkeypatch.setattr(precision, "has_bf16", lambda: True)
     monkeypatch.setattr(versions, "processor", lambda: "x86_64 AVX512, bf16")
     with pytest.raises(KeyboardInterrupt):
-        vitlab.train(recipe, tmp_path / "run", on_line=stop)
+        vitlab.train(recipe, tmp_path / "run", on_line=stop, host=LIGHT)
     monkeypatch.setattr(precision, "has_bf16", lambda: False)
     monkeypatch.setattr(settling, "processor", lambda: "x86_64 AVX2")
     capsys.readouterr()
-    done = vitlab.train(recipe, tmp_path / "run", resume=True)
+    done = vitlab.train(recipe, tmp_path / "run", resume=True, host=LIGHT)
     said = capsys.readouterr().err
     assert "started on x86_64 AVX512, bf16 and continues on x86_64 AVX2: the last bits may" in said
     assert "bf16 is emulated on this cpu, which is slower than fp32" in said

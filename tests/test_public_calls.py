@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import TINY
+from conftest import LIGHT, TINY
 from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.evaluation.records import EvaluationRecord
 
@@ -96,9 +96,9 @@ def test_quiet_prints_nothing_but_warnings(
     tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = vitlab.recipe("small", data=str(photos), **TINY | {"epochs": 1, "image_size": 8})
-    vitlab.train(recipe, tmp_path / "loud")
+    vitlab.train(recipe, tmp_path / "loud", host=LIGHT)
     assert "loud" in capsys.readouterr().err
-    run = vitlab.train(recipe, tmp_path / "quiet", quiet=True)
+    run = vitlab.train(recipe, tmp_path / "quiet", quiet=True, host=LIGHT)
     assert capsys.readouterr() == ("", "")
     (photos / "red" / "000.png").write_bytes(b"x")
     for quiet in (True, False):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import vitlab
+from conftest import BRIEF
 from vitlab.errors import DiskError, RunError
 from vitlab.recipes.recipe import Decisions, Host
 from vitlab.runs.run_folder import RunFolder
@@ -22,7 +23,12 @@ def folder(tmp_path: Path) -> RunFolder:
     tmp_path = tmp_path / "run"
     tmp_path.mkdir()
     made = RunFolder(tmp_path)
-    made.start(vitlab.recipe("digits", lr=0.5, betas=(0.8, 0.9)), Host(), "vitlab train", "mark")
+    made.start(
+        vitlab.recipe("digits", lr=0.5, betas=(0.8, 0.9)),
+        Host(effort=BRIEF),
+        "vitlab train",
+        "mark",
+    )
     return made
 
 
@@ -31,7 +37,7 @@ def test_started_free_or_in_the_way(tmp_path: Path) -> None:
     assert (folder.started, folder.free) == (False, True)
     with folder.locked():
         assert (folder.started, folder.free) == (False, True)  # a lock is not in the way
-        folder.start(vitlab.recipe("digits"), Host(), "", "")
+        folder.start(vitlab.recipe("digits"), Host(effort=BRIEF), "", "")
         assert (folder.started, folder.free) == (True, False)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("mine")
@@ -229,7 +235,7 @@ def test_what_is_known_of_duplicates_is_written_first_and_not_in_the_way(tmp_pat
 def test_a_folder_that_is_no_longer_there_is_noticed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
-        folder.start(vitlab.recipe("digits"), Host(), "", "")
+        folder.start(vitlab.recipe("digits"), Host(effort=BRIEF), "", "")
         folder.continue_from(b"", 0)
         folder.check()
         folder.checkpoints.rmdir()

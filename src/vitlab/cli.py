@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from vitlab.console.interrupts import Interrupts
 from vitlab.console.screen import screen_output
+from vitlab.effort import FULL, Effort
 from vitlab.errors import (
     ODD,
     OptionError,
@@ -55,12 +56,17 @@ stderr. Exit status: 0 done, 2 an error you can fix, 1 a bug, 130
 interrupted."""
 
 
-def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None) -> NoReturn:
+def main(
+    argv: Sequence[str] | None = None,
+    interrupts: Interrupts | None = None,
+    effort: Effort = FULL,
+) -> NoReturn:
     """Run a command and exit: 0 done, 2 the user can fix it, 130 interrupted, 1 bug.
 
     Args:
         argv: the words after `vitlab`; None for those of this process
         interrupts: what handles this process's signals; None to leave them alone
+        effort: how thoroughly the figures of a run are worked out
     """
     interrupts = interrupts or Interrupts()
     os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # for what Apple's GPU lacks
@@ -68,10 +74,10 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes
         sys.stdout.reconfigure(errors="backslashreplace")
     with screen_output():
-        _answer(list(sys.argv[1:] if argv is None else argv), interrupts)
+        _answer(list(sys.argv[1:] if argv is None else argv), interrupts, effort)
 
 
-def _answer(words: list[str], interrupts: Interrupts) -> NoReturn:
+def _answer(words: list[str], interrupts: Interrupts, effort: Effort) -> NoReturn:
     """Do what the words say, and exit."""
     if words[:1] == ["help"]:  # help COMMAND
         words = [*words[1:], "--help"]
@@ -86,7 +92,7 @@ def _answer(words: list[str], interrupts: Interrupts) -> NoReturn:
         else:
             command = command_module(name)
             interrupts.prog = f"vitlab {name}"
-            copy_context().run(_run, command, words[1:], interrupts)  # quiet or not
+            copy_context().run(_run, command, words[1:], interrupts, effort)  # quiet or not
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has closed it
         _let_go()
@@ -155,7 +161,7 @@ def _let_go() -> None:
 
 
 @read_by_command()
-def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
+def _run(command: ModuleType, words: list[str], interrupts: Interrupts, effort: Effort) -> None:
     """Run one command and print its result once, or print its help."""
     from vitlab.console import leaves, parsing
 
@@ -184,6 +190,8 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     options = build(given)
     if hasattr(options, "command"):
         options = replace(options, command=f"{prog} {shlex.join(words)}")
+    if hasattr(options, "with_effort"):
+        options = options.with_effort(effort)
     _begin(command, options, given, prog)
     from vitlab.progress import named_if_slow
 

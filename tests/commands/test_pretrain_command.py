@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from conftest import call
+from conftest import BRIEF, call
 from vitlab.commands import pretrain, train
 from vitlab.commands.pretrain import LABELED, Pretrain
 from vitlab.commands.train import OF_LABELS, Train
@@ -78,7 +78,9 @@ def test_the_help_of_a_task_shows_its_recipe(capsys: pytest.CaptureFixture[str])
 
 def test_a_run_goes_on_by_its_own_command(tmp_path: Path) -> None:
     for name in ("mae", "small"):
-        RunFolder(tmp_path / name).start(vitlab.recipe(name, "digits"), vitlab.Host(), "", "")
+        RunFolder(tmp_path / name).start(
+            vitlab.recipe(name, "digits"), vitlab.Host(effort=BRIEF), "", ""
+        )
     given = {"out": str(tmp_path / "mae"), "resume": True}
     again = pretrain.build(given)
     assert again.resume
@@ -97,6 +99,6 @@ def test_the_newest_run_of_the_data_and_the_task_goes_on(
     monkeypatch.chdir(tmp_path)
     given = {"data": "digits", "resume": True, "recipe": "mae"}
     started = vitlab.recipe("mae", "digits", lr=0.5)
-    RunFolder(Path("runs/digits-ViT-B-16-mae")).start(started, vitlab.Host(), "", "")
+    RunFolder(Path("runs/digits-ViT-B-16-mae")).start(started, vitlab.Host(effort=BRIEF), "", "")
     assert pretrain.build(given).recipe == started
     assert pretrain.build(given | {"recipe": "masked-patch"}).recipe.optimizer.lr == 2e-4

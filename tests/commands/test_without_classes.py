@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import vitlab
-from conftest import TINY, call
+from conftest import BRIEF, TINY, call
 from vitlab.commands.push import _figures as figures_of_a_card
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
@@ -20,7 +20,7 @@ QUICK = {"model": TINY["model"], "epochs": 1, "batch": 512, "warmup_steps": 0, "
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of masked patch prediction, watched by neighbors."""
-    host = Host(probe="digits", probe_by="knn", workers=0)
+    host = Host(probe="digits", probe_by="knn", workers=0, effort=BRIEF)
     folder = tmp_path_factory.mktemp("learned") / "run"
     return vitlab.train(vitlab.recipe("masked-patch", "digits", **QUICK), folder, host=host).folder
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import vitlab
-from conftest import call, photo, photo_folder
+from conftest import LIGHT, call, photo, photo_folder
 from made_heads import save_heads
 from vitlab.console.screen import Screen, screen_output
 from vitlab.errors import CONTROL, DataError, escape_controls
@@ -141,6 +141,7 @@ def test_names_of_classes_are_refused_in_every_kind_of_data(
             vitlab.recipe("small", model=tiny[1], steps=1, image_size=8),
             tmp_path / "run",
             data=[(photo(n), (name, "b")[n % 2]) for n in range(8)],
+            host=LIGHT,
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import vitlab
-from conftest import photo, photo_folder
+from conftest import BRIEF, photo, photo_folder
 from vitlab.cli import command_module, commands
 from vitlab.console.leaves import Leaf, all_leaves
 from vitlab.runs.run_folder import RunFolder
@@ -72,7 +72,9 @@ def make_world(root: Path) -> None:
     vitlab.save(model, root / "model")
     for name in ("run", "run-2"):
         recipe = vitlab.recipe("small", data="photos", model=TINY)
-        RunFolder(root / name).start(recipe, vitlab.Host(), "vitlab train", fingerprint="")
+        RunFolder(root / name).start(
+            recipe, vitlab.Host(effort=BRIEF), "vitlab train", fingerprint=""
+        )
     _odd_folders(root)
     _odd_lists(root)
     _odd_files(root)

@@ -14,6 +14,7 @@ from PIL import Image
 from scipy.stats import binom
 
 import vitlab
+from conftest import BRIEF
 from vitlab.data.holdout import chances, copies_together, fold_of, hold_out, identities, moved
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
@@ -36,7 +37,7 @@ from vitlab.transfer.multitask import MultiTask
 TINY = {"model": "ViT(width=32,depth=1,heads=2,mlp=64)/4", "image_size": 12, "steps": 60,
         "batch": 32, "lr": 1e-2, "area": 1.0, "flip": False, "ema": 0.0,
         "label_smoothing": 0.0}  # fmt: skip
-HOST = Host(workers=0, report="no", device="cpu", check_duplicates="no")
+HOST = Host(workers=0, report="no", device="cpu", check_duplicates="no", effort=BRIEF)
 
 
 def noise(folder: Path, count: int = 90, classes: str = "abc", seed: int = 0) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vitlab
-from conftest import TINY, photo, photo_folder
+from conftest import BRIEF, LIGHT, TINY, photo, photo_folder
 from vitlab.data import learning as room
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.learning import OpenedData
@@ -19,7 +19,7 @@ from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 
 QUICK = TINY | {"image_size": 8, "steps": 2, "batch": 16}
-QUIET = Host(check_duplicates="no", report="no", workers=0)
+QUIET = Host(check_duplicates="no", report="no", workers=0, effort=BRIEF)
 SPEEDS = ("images_per_second", "peak_memory", "seconds", "run")
 
 
@@ -78,7 +78,9 @@ def test_runs_open_and_decode_once_and_have_the_same_bits(photos, tmp_path, coun
     again = vitlab.train(options.changed(seed=2), tmp_path / "again", opened=opened, host=QUIET)
     assert count() == (0, 0)
     assert record(again) != record(found["share"])
-    vitlab.train(options.changed(seed=2), again.folder, resume=True)  # by hand, as any run
+    vitlab.train(
+        options.changed(seed=2), again.folder, resume=True, host=LIGHT
+    )  # by hand, as any run
     assert count() == (1, 0)
 
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 import vitlab
-from conftest import TINY, environment, photo_folder
+from conftest import BRIEF, TINY, environment, photo_folder
 from distributed.ranks import on_ranks
 from steps import asked_to_stop
 from vitlab import __main__ as entry
@@ -65,7 +65,7 @@ def run(folder: Path, data: str = "digits", host: Host | None = None, **how: Any
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "clip", clip)
-        done = vitlab.train(recipe, folder, resume=True, host=host or Host(workers=0))
+        done = vitlab.train(recipe, folder, resume=True, host=host or Host(workers=0, effort=BRIEF))
     return str(done.metrics["accuracy"])
 
 
@@ -104,7 +104,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run by two processes with a slice of the model each, saved after each step."""
     folder = tmp_path_factory.mktemp("sharded") / "run"
-    host = Host(workers=0, shard=True, checkpoint_every=0)
+    host = Host(workers=0, shard=True, checkpoint_every=0, effort=BRIEF)
     well(said := on_ranks(2, partial(run, folder, host=host, **PLAIN), folder.parent))
     assert len({each["value"] for each in said}) == 1
     return folder
@@ -142,7 +142,7 @@ def short_of_memory(folder: Path) -> list[Any]:
         patch.setattr(trial_steps, "_needed", needed)
         patch.setattr(trial_steps, "free_memory", lambda device: 2 * room / trial_steps.SHARE)
         few = {"micro_batch": "auto", "epochs": 0.2}
-        run(folder, host=Host(workers=0, shard=True), **PLAIN | few)
+        run(folder, host=Host(workers=0, shard=True, effort=BRIEF), **PLAIN | few)
     return [RunFolder(folder).decisions.micro_batch, *found[0]]
 
 
@@ -166,7 +166,7 @@ def test_stopped_with_two_it_goes_on_with_one_or_three_in_shards_or_not(
 ) -> None:
     first = tmp_path / "first"
     for shard, after in ((True, 2), (False, 1)):
-        host = Host(workers=0, shard=shard)
+        host = Host(workers=0, shard=shard, effort=BRIEF)
         said = on_ranks(2, partial(stopping, first, after, 1, host, **PLAIN), tmp_path)
         assert [each["kind"] for each in said] == ["Interrupted"] * 2, said
         assert [each["quiet"] for each in said] == [False, True]
@@ -175,7 +175,13 @@ def test_stopped_with_two_it_goes_on_with_one_or_three_in_shards_or_not(
     assert names == ["step-000000002", "step-000000003"]
     shutil.rmtree(first / "checkpoints" / names[1])  # back to the sharded one
     three = shutil.copytree(first, tmp_path / "three")
-    well(on_ranks(3, partial(run, three, host=Host(workers=0, shard=True), **PLAIN), tmp_path))
+    well(
+        on_ranks(
+            3,
+            partial(run, three, host=Host(workers=0, shard=True, effort=BRIEF), **PLAIN),
+            tmp_path,
+        )
+    )
     run(first, **PLAIN)
     for folder in (first, three):
         same_curves(folder, alone)
@@ -217,7 +223,9 @@ def with_a_full_disk(folder: Path) -> str:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoints, "save_file", full)
-        return run(folder, host=Host(workers=0, shard=True, checkpoint_every=0), **PLAIN)
+        return run(
+            folder, host=Host(workers=0, shard=True, checkpoint_every=0, effort=BRIEF), **PLAIN
+        )
 
 
 def test_a_full_disk_in_one_process_ends_all_and_keeps_the_older_checkpoints(
@@ -250,7 +258,7 @@ def test_damaged_images_and_every_kind_of_model_as_with_one_process(
         (photos / "red" / f"{number:03d}.png").write_bytes(b"no image")
     how = {"epochs": 1, "batch": 5, "area": 1.0, "flip": False, "ema": 0.0, "lr": 1e-4} | how
     how |= {"warmup": 0, "precision": "fp32"}
-    host = Host(workers=0, max_bad=0.5)
+    host = Host(workers=0, max_bad=0.5, effort=BRIEF)
     run(tmp_path / "one", str(photos), host, **how)
     well(on_ranks(3, partial(run, tmp_path / "three", str(photos), host, **how), tmp_path))
     same_norms(tmp_path / "three", tmp_path / "one", rel=2e-3)
@@ -338,11 +346,13 @@ def test_what_processes_cannot_share() -> None:
         (2, True, {"patience": 3}, "--shard does not support --patience"),
     ):
         with pytest.raises(OptionError, match=says):
-            check_world(vitlab.recipe("digits", **how), Host(shard=shard), World(0, size))
-    check_world(vitlab.recipe("digits", batch=2), Host(shard=True), World(0, 2))
+            check_world(
+                vitlab.recipe("digits", **how), Host(shard=shard, effort=BRIEF), World(0, size)
+            )
+    check_world(vitlab.recipe("digits", batch=2), Host(shard=True, effort=BRIEF), World(0, 2))
     with pytest.raises(OptionError, match="--shard does not support task=mae: leave it out"):
         recipe, labels = vitlab.recipe("mae"), SingleLabels(np.zeros(1, np.int64))
-        check_guide(recipe, Host(shard=True), ViTConfig(), None, labels)
+        check_guide(recipe, Host(shard=True, effort=BRIEF), ViTConfig(), None, labels)
     with pytest.raises(DeviceError, match="'cuda:0' is a single GPU, but there are 2 processes"):
         choose_device("cuda:0", World(0, 2))
     assert choose_device("auto", World(0, 2)).type in ("cpu", "cuda")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conftest import BRIEF
 from distributed.ranks import start_ranks
 from distributed.test_distributed import (
     PLAIN,
@@ -60,6 +61,7 @@ def test_thirty_stops_with_other_worlds_between(tmp_path: Path) -> None:
             workers=int(generator.integers(2)),
             shard=shard and size > 1,
             checkpoint_every=float(generator.choice([0, 0.1])),
+            effort=BRIEF,
         )
         processes = start_ranks(size, partial(noting, folder, notes, host), notes)
         if attempt < 30:

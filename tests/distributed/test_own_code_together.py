@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import vitlab
-from conftest import photo_folder
+from conftest import BRIEF, photo_folder
 from distributed.ranks import on_ranks
 from vitlab.errors import OptionError
 
@@ -32,7 +32,9 @@ def work(data: Path, out: Path) -> dict[str, Tensor]:
     recipe = vitlab.recipe(
         "small", str(data), model=MODEL, warmup=0.0, steps=2, batch=7, optimizer="sgd", lr=0.1
     )
-    vitlab.train(recipe, out, transform=darker, loss=loss, host=vitlab.Host(workers=0))
+    vitlab.train(
+        recipe, out, transform=darker, loss=loss, host=vitlab.Host(workers=0, effort=BRIEF)
+    )
     return load_file(out / "model" / "model.safetensors")
 
 
@@ -40,7 +42,9 @@ def shared(data: Path, out: Path) -> str:
     work(data, out)
     try:
         recipe = vitlab.recipe("small", str(data), model=MODEL, steps=1, batch=7)
-        vitlab.train(recipe, out.parent / "bad", loss=failing, host=vitlab.Host(workers=0))
+        vitlab.train(
+            recipe, out.parent / "bad", loss=failing, host=vitlab.Host(workers=0, effort=BRIEF)
+        )
     except OptionError as error:
         return str(error)
     return ""

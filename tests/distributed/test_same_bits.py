@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import vitlab
-from conftest import TINY
+from conftest import BRIEF, TINY
 from distributed.ranks import on_ranks
 from steps import killed_before
 from vitlab.distributed.launch import joined
@@ -26,7 +26,7 @@ def rank(folder: Path, stop: int, micro: int) -> None:
     """One process of a run that is killed before a step (0: never)."""
     with killed_before(stop) if stop else nullcontext(), suppress(KeyboardInterrupt):
         recipe = vitlab.recipe("digits", **STEPS | {"micro_batch": micro, "drop_path": 0.1})
-        host = Host(workers=0, checkpoint_every=0, check_duplicates="no")
+        host = Host(workers=0, checkpoint_every=0, check_duplicates="no", effort=BRIEF)
         vitlab.train(recipe, folder, resume=True, host=host)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import fewer_digits
+from conftest import BRIEF, fewer_digits
 from distributed.ranks import on_ranks
 from steps import asked_to_stop
 from vitlab.errors import DeviceError
@@ -41,7 +41,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tune(folder: Path, base: Path, mode: str, shard: bool, more: dict[str, Any]) -> float:
-    host, choices = Host(workers=0, shard=shard), CHOICES | more
+    host, choices = Host(workers=0, shard=shard, effort=BRIEF), CHOICES | more
     return vitlab.finetune("digits", base, folder, mode, host=host, **choices).metrics["nll"]
 
 
@@ -50,7 +50,9 @@ def resumed(folder: Path, base: Path, *, short: bool) -> float:
     with pytest.MonkeyPatch.context() as patch:
         if short:
             patch.setattr(trial_steps, "try_steps", out_of_memory)
-        return vitlab.train(recipe, folder, resume=True, host=Host(workers=0)).metrics["nll"]
+        return vitlab.train(
+            recipe, folder, resume=True, host=Host(workers=0, effort=BRIEF)
+        ).metrics["nll"]
 
 
 def out_of_memory(session: Session) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from vitlab.cli import command_module, main
 from vitlab.console import leaves, parsing
+from vitlab.effort import Effort
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import split
 
@@ -71,7 +72,7 @@ def begun(name: str, *words: str) -> None:
         Engine(device="cpu").add(*split(each))
 
 
-def run(page: Path) -> None:
+def run(page: Path, effort: Effort) -> None:
     """Run the `python` and `sh` blocks of a page in order, in one process, here.
 
     Python blocks share their names. Of shell blocks only `vitlab` commands can be run. Blocks in
@@ -89,5 +90,5 @@ def run(page: Path) -> None:
                 begun(*words)
                 continue
             with pytest.raises(SystemExit) as stop:
-                main(words)
+                main(words, effort=effort)
             assert not stop.value.code, f"{page.name}:{block.line}: vitlab {shlex.join(words)}"

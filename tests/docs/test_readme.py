@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from conftest import fewer_digits, stub_reports
+from conftest import BRIEF, fewer_digits
 from docs.pages import ROOT, blocks
 from oracles.peers import transformers
 from vitlab.cli import main
@@ -39,7 +39,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         tmp_path / "facebook" / "dinov2-small"
     )
     monkeypatch.chdir(tmp_path)
-    stub_reports(monkeypatch)
     with fewer_digits():
         yield tmp_path
 
@@ -51,7 +50,7 @@ def test_its_commands_print_what_it_shows(folder: Path, capsys: pytest.CaptureFi
     for command, *lines in shown:
         words = [each for word in shlex.split(command) for each in _files(word)]
         with pytest.raises(SystemExit, match=r"^0$"):
-            main(words)
+            main(words, effort=BRIEF)
         caught = capsys.readouterr()
         printed = [
             " ".join(FIGURE.sub("#", line).split())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import fewer_digits, stub_reports
+from conftest import BRIEF, SHOWN, fewer_digits
 from docs.pages import ROOT, run
 from oracles import peers
 from vitlab.models.registry import KINDS, kinds
@@ -27,15 +27,13 @@ NEEDS = {
 
 @pytest.fixture(autouse=True)
 def _shorter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fewer digits, but where a page counts them; only the report of the page on photos is whole.
+    """Fewer digits, but where a page counts them.
 
     The stems and positions that a page defines are forgotten.
     """
     name = request.node.callspec.params["page"].stem
     for field in list(KINDS):
         monkeypatch.setitem(KINDS, field, kinds(field))  # `kinds` imports our own first
-    if name != "photos":
-        stub_reports(monkeypatch)
     with nullcontext() if name == "question" else fewer_digits():
         yield
 
@@ -51,4 +49,4 @@ def test_the_blocks_of_a_page_run(page: Path) -> None:
     for name, peer in NEEDS.items():
         if f"import {name}" in page.read_text() or f"from {name}" in page.read_text():
             peer()
-    run(page)
+    run(page, SHOWN if page.stem == "photos" else BRIEF)

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.linear_model import LogisticRegression
 
 import vitlab
-from conftest import call, draw_reports, photo, photo_folder
+from conftest import SHOWN, call, photo, photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, WeightsError
@@ -212,13 +212,16 @@ def test_what_training_held_out_to_stop_is_validation_data(
 ) -> None:
     """The other advice: `--patience` holds images out, which calibrating finds again."""
     choices = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 1, "batch": 256}
-    run = vitlab.train(vitlab.recipe("digits", patience=1, **choices), tmp_path / "run")
+    run = vitlab.train(
+        vitlab.recipe("digits", patience=1, **choices),
+        tmp_path / "run",
+        host=vitlab.Host(effort=SHOWN),
+    )
     held_out = validation_of(run.model, "digits")
     assert 110 < len(held_out) < 180  # a tenth of 1,437, or so
     test = open_to_learn("digits").test
     tested = {test.image(i).content() for i in range(len(test))}
     assert not tested & {held_out.image(i).content() for i in range(len(held_out))}
-    draw_reports(monkeypatch)
     code, out, _ = call(capsys, "evaluate", str(run.folder), "digits", "--calibrate", "--json")
     result = json.loads(out)
     assert code == 0

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import vitlab
-from conftest import call, fewer_scenes
+from conftest import BRIEF, SHOWN, call, fewer_scenes
 from vitlab.data.box_labels import BoxLabels
 from vitlab.data.boxes import boxes_of, open_boxes, scenes
 from vitlab.data.settings import Data
@@ -24,7 +24,7 @@ from vitlab.graphs import check
 from vitlab.recipes.recipe import Host
 from vitlab.weights.detector import load_detector
 
-HOST = Host(workers=0, device="cpu")
+HOST = Host(workers=0, device="cpu", effort=BRIEF)
 TINY: dict[str, Any] = {"model": "ViT(width=16,depth=2,heads=2,mlp=32)/8", "batch": 16, "steps": 3,
                         "warmup": 0, "query_blocks": 1, "object_queries": 9,
                         "precision": "fp32"}  # fmt: skip
@@ -292,13 +292,12 @@ def test_which_annotations_are_meant_is_one_line(tmp_path: Path) -> None:
         open_boxes(Data(data=str(file), group_column="patient"))
 
 
-@pytest.mark.drawn
 def test_train_evaluate_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, run = coco_folder(tmp_path / "photos"), str(tmp_path / "run")
     small = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items()]
     how = ["--workers", "0", "--device", "cpu", "--json"]
     code, out, err = call(capsys, "train", str(root), "--task", "detect", "--out", run,
-                          "--image-size", "32", *small, *how)  # fmt: skip
+                          "--image-size", "32", *small, *how, effort=SHOWN)  # fmt: skip
     assert code == 0, err
     trained = json.loads(out)
     assert {"ap50", "ap", "objects", "classes", "test_images", "loss"} <= trained.keys()

@@ -101,7 +101,12 @@ def test_every_engine_has_the_distances_of_the_plain_form(name: str) -> None:
             continue
         form = vitlab.accelerate(model, device="cpu", precision="fp32", engine=engine)
         assert form.engine == engine
-        for each in (form, copy.deepcopy(form), pickle.loads(pickle.dumps(form))):
+        copies = [form, pickle.loads(pickle.dumps(form))]
+        if engine in RUNTIMES:  # which export each of them anew, for seconds
+            copies = copies if name == "token" else [form]
+        else:
+            copies.append(copy.deepcopy(form))
+        for each in copies:
             torch.testing.assert_close(distances(each, images), wanted, rtol=1e-4, atol=0)
             torch.testing.assert_close(distances(each, images[:1]), wanted[:1], rtol=1e-4, atol=0)
         if engine in RUNTIMES:

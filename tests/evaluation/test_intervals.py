@@ -12,8 +12,6 @@ from vitlab.evaluation.intervals import difference, transformed, wilson, with_in
 from vitlab.evaluation.metrics import METRICS, figures
 from vitlab.evaluation.reliability import calibration_interval
 
-pytestmark = pytest.mark.usefixtures("all_resamples")
-
 
 def single(
     classes: int = 6, images: int = 400, missing: int = 0

@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 
 import vitlab
-from conftest import call, draw_reports, photo_folder
+from conftest import SHOWN, call, photo_folder
 from evaluation.small_models import noisy
 from vitlab.data.labels import MultiLabels
 from vitlab.data.learning import open_to_learn
@@ -201,15 +201,16 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_keeps_them_with_a_run_and_its_report_shows_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, out = listed(tmp_path / "data", "train", "val", "test"), str(tmp_path / "run")
     recipe = vitlab.recipe(
         "small", data, model="ViT(width=16,depth=1,heads=2,mlp=32)/4", steps=2, batch=8,
         warmup=0.0, loss="bce",
     )  # fmt: skip
-    run = vitlab.train(recipe, out, host=Host(check_duplicates="no"))  # images are alike
-    draw_reports(monkeypatch)
+    run = vitlab.train(
+        recipe, out, host=Host(check_duplicates="no", effort=SHOWN)
+    )  # images are alike
     words = ("evaluate", out, data, "--choose-thresholds", "class")
     code, text, err = call(capsys, *words)
     assert code == 0, err

@@ -14,7 +14,7 @@ from sklearn.covariance import LedoitWolf
 from sklearn.metrics import roc_auc_score
 
 import vitlab
-from conftest import call
+from conftest import BRIEF, call
 from vitlab.evaluation.unlike import AXES, LIKE, fit_unlike
 from vitlab.models.model import Model
 from vitlab.models.unlike import Unlike
@@ -103,7 +103,12 @@ def known_pairs(
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     """A classifier of the digits 0 to 6, on features that were never trained."""
     folder, model, pairs = tmp_path_factory.mktemp("unlike"), backbone(), known_pairs(*digits())
-    how = {"host": Host(workers=0, report="no"), "cache": None, "layers": 1, "by": "ridge"}
+    how = {
+        "host": Host(workers=0, report="no", effort=BRIEF),
+        "cache": None,
+        "layers": 1,
+        "by": "ridge",
+    }
     data = {"train": pairs[:900], "test": pairs[900:]}
     return vitlab.probe(data, model, folder / "run", quiet=True, **how)
 
@@ -153,7 +158,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     data = {"train": pairs[:800], "validation": pairs[800:900], "test": pairs[900:]}
     how = {"epochs": 5.0, "batch": 40, "lr": 8e-3, "flip": False, "layer_decay": 1.0}
     how |= {"head_start": "zero", "precision": "fp32"}
-    host = Host(workers=0, report="no", checkpoint_every=0)
+    host = Host(workers=0, report="no", checkpoint_every=0, effort=BRIEF)
     return vitlab.finetune(data, model, folder / "run", host=host, quiet=True, **how)
 
 

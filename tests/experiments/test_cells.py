@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 import vitlab
-from conftest import call
+from conftest import LIGHT, call
 from experiments.pieces import work
 from experiments.small import HOST, TINY, recipe
 from steps import asked_to_stop
@@ -94,13 +94,13 @@ def test_a_finished_one_is_told_again_and_another_one_refused(
     assert (code, "was started with sweep=[0.003, 0.03, 1e+30], not [0.1]" in err) == (2, True)
     how: dict[str, Any] = {"sweep": [0.003, 0.03, 1e30], "share": 0.3}
     with pytest.raises(RunError, match="was started with seeds=2, not 3: leave the option out"):
-        vitlab.repeat(recipe(few), folder, 3, resume=True, **how)
+        vitlab.repeat(recipe(few), folder, 3, resume=True, **how, host=LIGHT)
     with pytest.raises(RunError, match="already contains a series of seeds: pass resume=True"):
-        vitlab.repeat(recipe(few), folder, 2, **how)
+        vitlab.repeat(recipe(few), folder, 2, **how, host=LIGHT)
     with pytest.raises(RunError, match="contains a series of seeds, not a cross-validation"):
-        vitlab.cross_validate(recipe(few), folder, 2, resume=True)
+        vitlab.cross_validate(recipe(few), folder, 2, resume=True, host=LIGHT)
     with pytest.raises(OptionError, match="seeds must be at least 2 and at most 9999, not 1"):
-        vitlab.repeat(recipe(few), tmp_path / "one", 1)
+        vitlab.repeat(recipe(few), tmp_path / "one", 1, host=LIGHT)
     file = folder / "campaign.json"
     file.write_text(file.read_text().replace("series of seeds", "vtab"))
     with pytest.raises(RunError, match="contains a vtab: continue it with its own command"):

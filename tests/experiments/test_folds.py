@@ -14,7 +14,7 @@ import torch
 from sklearn.metrics import accuracy_score, log_loss
 
 import vitlab
-from conftest import call, photo, photo_folder
+from conftest import LIGHT, call, photo, photo_folder
 from experiments import small
 from experiments.small import HOST, TINY
 from steps import asked_to_stop
@@ -91,9 +91,9 @@ def test_a_finished_one_is_told_again_and_another_one_refused(
     folder = Path(str(folded["run"]))
     assert vitlab.cross_validate(recipe(few), folder, 3, resume=True, host=HOST) == folded
     with pytest.raises(RunError, match="was started with folds=3, not 4: leave the option out"):
-        vitlab.cross_validate(recipe(few), folder, 4, resume=True)
+        vitlab.cross_validate(recipe(few), folder, 4, resume=True, host=LIGHT)
     with pytest.raises(RunError, match="already contains a cross-validation: pass resume=True"):
-        vitlab.cross_validate(recipe(few), folder, 3)
+        vitlab.cross_validate(recipe(few), folder, 3, host=LIGHT)
     copy = shutil.copytree(folder, tmp_path / "copy")
     record = json.loads((copy / "campaign.json").read_text())
     del record["recipe"]["optimizer"]["head_first"]  # as of a version without the option
@@ -101,7 +101,7 @@ def test_a_finished_one_is_told_again_and_another_one_refused(
     assert vitlab.cross_validate(recipe(few), copy, 3, resume=True, host=HOST) == folded
     (copy / "campaign.json").write_text("{}")
     with pytest.raises(RunError, match="is damaged or from another version"):
-        vitlab.cross_validate(recipe(few), copy, 3, resume=True)
+        vitlab.cross_validate(recipe(few), copy, 3, resume=True, host=LIGHT)
 
 
 def test_stopped_it_goes_on_from_the_command_line(
@@ -125,9 +125,9 @@ def test_a_diverged_fold_ends_it(few: Path, tmp_path: Path) -> None:
         vitlab.cross_validate(wild, tmp_path / "run", 2, host=HOST)
     assert not (tmp_path / "run" / "fold-2-of-2").exists()
     with pytest.raises(OptionError, match="folds must be at least 2 and at most 9999, not 1"):
-        vitlab.cross_validate(recipe(few), tmp_path / "b", 1)
+        vitlab.cross_validate(recipe(few), tmp_path / "b", 1, host=LIGHT)
     with pytest.raises(OptionError, match="leave fold and dev_share out"):
-        vitlab.cross_validate(recipe(few, fold="1/2"), tmp_path / "b")
+        vitlab.cross_validate(recipe(few, fold="1/2"), tmp_path / "b", host=LIGHT)
 
 
 def test_several_labels_per_image(tmp_path: Path, few: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import call
+from conftest import LIGHT, call
 from experiments.small import HOST, TINY, recipe
 from vitlab.errors import DataError, DiskError, OptionError, RunError
 from vitlab.experiments import side_by_side
@@ -127,7 +127,9 @@ def test_what_becomes_of_a_task_that_fails(ray: FakeRay, few: Path, tmp_path: Pa
     ):
         vitlab.repeat(recipe(few), tmp_path / "run", 3, on="ray", host=HOST)
     assert len(ray.cancelled) == 1
-    assert len(vitlab.repeat(recipe(few), tmp_path / "run", 3, resume=True)["runs"]) == 3
+    assert (
+        len(vitlab.repeat(recipe(few), tmp_path / "run", 3, resume=True, host=LIGHT)["runs"]) == 3
+    )
 
 
 def refuse(what: str) -> str:
@@ -168,9 +170,9 @@ def test_a_plan_has_as_many_at_once_as_there_is_room_for(capsys: Any, few: Path)
 @pytest.mark.usefixtures("ray")
 def test_who_shares_the_work_already_is_refused(few: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="starts its own processes: leave out cells"):
-        vitlab.repeat(recipe(few), tmp_path / "a", 2, on="ray", cells="0/2")
+        vitlab.repeat(recipe(few), tmp_path / "a", 2, on="ray", cells="0/2", host=LIGHT)
     with pytest.raises(OptionError, match="on must be ray, or empty for this process, not 'dask'"):
-        vitlab.sweep(recipe(few), tmp_path / "a", [0.1], on="dask")  # type: ignore[arg-type]
+        vitlab.sweep(recipe(few), tmp_path / "a", [0.1], on="dask", host=LIGHT)  # type: ignore[arg-type]
     assert not (tmp_path / "a").exists()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import call
+from conftest import BRIEF, LIGHT, call
 from steps import asked_to_stop
 from training.kept import weights
 from vitlab.errors import OptionError, RunError
@@ -19,7 +19,7 @@ from vitlab.training.stop import Interrupted
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 1, "batch": 256}
 FLAGS = [f"--{key}={value}" for key, value in TINY.items()] + ["--workers", "0"]
-HOST = Host(workers=0)
+HOST = Host(workers=0, effort=BRIEF)
 
 
 def recipe(**more: object) -> Recipe:
@@ -75,10 +75,10 @@ def test_a_finished_sweep_is_told_again(
     ):
         given = {"grid": [1e30, 0.003], "share": 0.2, "resume": True} | more
         with pytest.raises(RunError) as caught:
-            vitlab.sweep(recipe(), copy, **given)
+            vitlab.sweep(recipe(), copy, **given, host=LIGHT)
         assert words in str(caught.value)
     with pytest.raises(RunError, match=r"was started with epochs=1\.0, not 2\.0"):
-        vitlab.sweep(recipe(epochs=2), copy, [1e30, 0.003], share=0.2, resume=True)
+        vitlab.sweep(recipe(epochs=2), copy, [1e30, 0.003], share=0.2, resume=True, host=LIGHT)
 
 
 def test_stopped_anywhere_it_goes_on_and_repeats_nothing(
@@ -177,19 +177,28 @@ def test_grids_around_a_recipe_with_adamw() -> None:
     ("call", "words"),
     [
         (
-            lambda r: vitlab.sweep(r, grid=[]),
+            lambda r: vitlab.sweep(r, grid=[], host=LIGHT),
             "the grid is empty: name learning rates, such as grid=(",
         ),
-        (lambda r: vitlab.sweep(r, grid=[0.1, -1]), "lr must be above 0, not -1"),
-        (lambda r: vitlab.sweep(r, grid=[1], layer_decays=[2]), "layer_decay must be above 0"),
-        (lambda r: vitlab.sweep(r, share=1.5), "share must be above 0 and below 1, not 1.5"),
-        (lambda r: vitlab.sweep(r.changed(fold="1/2")), "a sweep holds images out by itself"),
+        (lambda r: vitlab.sweep(r, grid=[0.1, -1], host=LIGHT), "lr must be above 0, not -1"),
         (
-            lambda r: vitlab.sweep(r.changed(optimizer="sgd")),
+            lambda r: vitlab.sweep(r, grid=[1], layer_decays=[2], host=LIGHT),
+            "layer_decay must be above 0",
+        ),
+        (
+            lambda r: vitlab.sweep(r, share=1.5, host=LIGHT),
+            "share must be above 0 and below 1, not 1.5",
+        ),
+        (
+            lambda r: vitlab.sweep(r.changed(fold="1/2"), host=LIGHT),
+            "a sweep holds images out by itself",
+        ),
+        (
+            lambda r: vitlab.sweep(r.changed(optimizer="sgd"), host=LIGHT),
             "the ViT paper has no grid for digits: name the rates, such as grid=(0.001, 0.003, ",
         ),
         (
-            lambda r: vitlab.sweep(r.changed(optimizer="muon")),
+            lambda r: vitlab.sweep(r.changed(optimizer="muon"), host=LIGHT),
             "there is no default grid for optimizer=muon: name the rates, such as grid=(0.00067, ",
         ),
     ],
@@ -210,11 +219,11 @@ def test_a_folder_with_something_else_is_left_alone(digits_run: Path, tmp_path: 
         vitlab.sweep(recipe(classes=3), tmp_path / "run", [0.1], host=HOST)
     assert not (tmp_path / "run").exists()
     with pytest.raises(RunError, match="already contains a run without a sweep"):
-        vitlab.sweep(recipe(), digits_run, [0.1], resume=True)
+        vitlab.sweep(recipe(), digits_run, [0.1], resume=True, host=LIGHT)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     with pytest.raises(RunError, match="exists and contains no run"):
-        vitlab.sweep(recipe(), tmp_path / "mine", [0.1])
+        vitlab.sweep(recipe(), tmp_path / "mine", [0.1], host=LIGHT)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import vitlab
-from conftest import call
+from conftest import BRIEF, call
 from made_scenes import scene_folder
 from vitlab.errors import OptionError
 from vitlab.evaluation.metrics import METRICS, main_of
@@ -21,7 +21,9 @@ from vitlab.training import first_state, observer
 
 VIT = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
 # squares on a plain ground are near-duplicates wherever they are
-HOST = Host(workers=0, device="cpu", report="no", checkpoint_every=0, check_duplicates="no")
+HOST = Host(
+    workers=0, device="cpu", report="no", checkpoint_every=0, check_duplicates="no", effort=BRIEF
+)
 COUNT = 40
 FIGURE = {"regress": "r2", "detect": "ap50", "segment": "miou"}
 FREE = {"optimizer": "schedule-free", "schedule": "constant"}
@@ -204,7 +206,7 @@ def test_the_best_row_has_the_best_main_figure() -> None:
 def test_pictures_that_all_look_alike_are_learned_from_all_the_same(
     task: str, place: Path, tmp_path: Path
 ) -> None:
-    host = Host(workers=0, device="cpu", report="no")
+    host = Host(workers=0, device="cpu", report="no", effort=BRIEF)
     run = vitlab.train(recipe_of(task, place, steps=1), tmp_path / "run", host=host)
     line = "most images look so alike that near-duplicates mean nothing: only exact copies of test"
     assert any(note.startswith(line) for note in run.metrics["notes"])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import vitlab
-from conftest import TINY
+from conftest import BRIEF, TINY
 from vitlab import device as devices
 from vitlab.measure.allocated import Allocated, peak_bytes
 from vitlab.measure.summary import measure
@@ -69,7 +69,9 @@ def test_the_peak_of_a_run_is_not_that_of_what_came_before(tmp_path: Path) -> No
     assert before > 2**28
     del large
     recipe = vitlab.recipe("digits", **TINY | {"steps": 1, "batch": 8})
-    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0, check_duplicates="no"))
+    run = vitlab.train(
+        recipe, tmp_path / "run", host=Host(workers=0, check_duplicates="no", effort=BRIEF)
+    )
     assert run.metrics["peak_memory"] < before - 2**27
     filled = np.ones(2**27, np.uint8)
     devices.restart_peak(CPU)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitlab
-from conftest import TINY
+from conftest import BRIEF, TINY
 from distributed.ranks import on_ranks
 from made_models import noisy
 from vitlab.errors import OptionError
@@ -294,7 +294,7 @@ def dropped(folder: Path, micro: int) -> list[int]:
     how = TINY | {"drop_path": 0.1, "batch": 16, "steps": 8, "micro_batch": micro, "ema": 0.0}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Branch, "forward", forward)
-        vitlab.train(vitlab.recipe("digits", **how), folder, host=Host(workers=0))
+        vitlab.train(vitlab.recipe("digits", **how), folder, host=Host(workers=0, effort=BRIEF))
     return counts
 
 

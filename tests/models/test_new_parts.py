@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import vitlab
+from conftest import LIGHT
 from vitlab.cli import main
 from vitlab.errors import OptionError
 from vitlab.models import registry
@@ -117,7 +118,7 @@ def test_they_train_and_are_loaded_again(tmp_path: Path) -> None:
     recipe = vitlab.recipe(
         "digits", model=NAME, stem="windowed", positions="waves", steps=4, batch=32
     )
-    run = vitlab.train(recipe, tmp_path / "run")
+    run = vitlab.train(recipe, tmp_path / "run", host=LIGHT)
     again = vitlab.load(tmp_path / "run")
     assert (again.config.stem, again.config.positions) == ("windowed", "waves")
     assert len(again.positions) == 1

@@ -9,7 +9,7 @@ import torch
 from scipy import integrate, linalg, stats
 
 import vitlab
-from conftest import fewer_digits
+from conftest import BRIEF, fewer_digits
 from training.kept import journal
 from vitlab.data.loading.batch import Batch
 from vitlab.data.settings import Augment
@@ -150,7 +150,9 @@ def test_lidar_counts_the_directions_that_crops_share() -> None:
 def test_a_run_by_visreg_measures_ranks(tmp_path: Path) -> None:
     recipe = vitlab.recipe("visreg", "digits", **QUICK)
     with fewer_digits():
-        run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0, device="cpu"))
+        run = vitlab.train(
+            recipe, tmp_path / "run", host=Host(workers=0, device="cpu", effort=BRIEF)
+        )
     tested = [line for line in journal(run) if line["kind"] == "held-out"]
     assert tested
     assert all(1 <= line[key] <= 16 for line in tested for key in ("feature_rank", "lidar"))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import vitlab
-from conftest import fewer_digits
+from conftest import LIGHT, fewer_digits
 from oracles.peers import timm
 from steps import asked_to_stop
 from vitlab.optim.averaging import WeightAverage
@@ -510,10 +510,10 @@ def test_a_run_resumes_and_keeps_the_weights_it_evaluated(tmp_path: Path) -> Non
     name = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
     base = {"model": name, "batch": 48, "steps": 4, "dropout": 0.1, "micro_batch": 32}
     recipe = vitlab.recipe("digits", **base | how)
-    whole = vitlab.train(recipe, tmp_path / "whole")
+    whole = vitlab.train(recipe, tmp_path / "whole", host=LIGHT)
     with asked_to_stop(2), pytest.raises(KeyboardInterrupt):
-        vitlab.train(recipe, tmp_path / "parts")
-    again = vitlab.train(recipe, tmp_path / "parts", resume=True)
+        vitlab.train(recipe, tmp_path / "parts", host=LIGHT)
+    again = vitlab.train(recipe, tmp_path / "parts", resume=True, host=LIGHT)
     for key, tensor in whole.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[key], tensor), key
     figures = vitlab.evaluate(vitlab.load(again.folder), "digits")
@@ -527,10 +527,11 @@ def test_sam_accumulates(tmp_path: Path) -> None:
         vitlab.train(
             vitlab.recipe("digits", **base | {"rho": 0.1, "micro_batch": micro}),
             tmp_path / str(micro),
+            host=LIGHT,
         )
         for micro in (0, 20)
     ]
-    without = vitlab.train(vitlab.recipe("digits", **base), tmp_path / "w")
+    without = vitlab.train(vitlab.recipe("digits", **base), tmp_path / "w", host=LIGHT)
     states = [run.model.state_dict() for run in (*runs, without)]
     for name, tensor in states[0].items():
         torch.testing.assert_close(states[1][name], tensor, rtol=0, atol=1e-5)
@@ -553,7 +554,7 @@ def test_a_gradient_that_sam_cannot_climb_is_passed_over(
     monkeypatch.setattr(Trainer, "forward", poisoned)
     name = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
     recipe = vitlab.recipe("digits", model=name, steps=4, rho=0.1, batch=16)
-    assert vitlab.train(recipe, tmp_path / "run").metrics["skipped_steps"] == 1
+    assert vitlab.train(recipe, tmp_path / "run", host=LIGHT).metrics["skipped_steps"] == 1
     assert len(passes) == 8
     assert all(torch.isfinite(weight).all() for weight in models.pop().parameters())
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import BRIEF, call, photo_folder
 from made_starts import (
     TOKENIZER,
     TOKENIZER_OPTIONS,
@@ -34,7 +34,7 @@ SAID = {
 CONTINUED = {"lr", "head_lr", "head_first", "layer_decay", "anchor"}  # of a task from weights
 # The size of a recipe's usual model alone, which no other model gets.
 OF_ITS_MODEL = {"digits", "detect", "regress"}
-HOST = Host(workers=0, report="no", check_duplicates="no")
+HOST = Host(workers=0, report="no", check_duplicates="no", effort=BRIEF)
 
 
 @pytest.fixture(scope="module")

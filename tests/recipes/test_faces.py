@@ -13,6 +13,7 @@ import pytest
 import tomli_w
 
 import vitlab
+from conftest import BRIEF
 from vitlab.commands import pretrain
 from vitlab.commands.pretrain import Pretrain
 from vitlab.commands.train import Train, build
@@ -32,7 +33,7 @@ LEAVES = {
     for leaf in leaves_of(vitlab.recipe("small", model=model))
     if kind == "vit" or leaf.name not in OF_VIT
 }
-HOST = {leaf.name: leaf for leaf in leaves_of(Host())}
+HOST = {leaf.name: leaf for leaf in leaves_of(Host(effort=BRIEF))}
 TEXT = {
     "recipe": "smal",
     "model": "ViT-Q/4",
@@ -80,7 +81,9 @@ def constructed(model: str, leaf: Leaf, value: Any) -> Any:
 def run_file(model: str) -> str:
     """What a run with this model writes into its run.toml."""
     with tempfile.TemporaryDirectory() as folder:
-        RunFolder(folder).start(vitlab.recipe("small", "x", model=model), Host(), "", "")
+        RunFolder(folder).start(
+            vitlab.recipe("small", "x", model=model), Host(effort=BRIEF), "", ""
+        )
         return (Path(folder) / "run.toml").read_text()
 
 
@@ -140,7 +143,7 @@ def test_four_faces_refuse_the_same_in_the_same_words(case: str, tmp_path: Path)
 def test_the_host_too(name: str) -> None:
     leaf = HOST[name]
     for value in values(leaf):
-        words = refused(lambda value=value: Host(**{name: value}))
+        words = refused(lambda value=value: Host(**{name: value}, effort=BRIEF))
         if leaf.hint is not str and not leaf.is_flag:
             line = ["digits", f"--{name.replace('_', '-')}", *typed(value)]
             assert refused(lambda line=line: build(parse(Train, line))) == words

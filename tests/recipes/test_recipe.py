@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import vitlab
+from conftest import BRIEF
 from vitlab.errors import OptionError, RunError
 from vitlab.recipes.model_part import PARTS, ViTPart, model_part
 from vitlab.recipes.named import RECIPES
@@ -23,7 +24,7 @@ def test_every_recipe_has_its_name_its_words_and_a_file(tmp_path: Path) -> None:
         recipe = vitlab.recipe(name, "here", model=model)
         assert (recipe.recipe, recipe.model.model, recipe.data.data) == (name, model, "here")
         assert recipe.model.config().name == model
-        RunFolder(tmp_path / name).start(recipe, Host(), "vitlab train", "mark")
+        RunFolder(tmp_path / name).start(recipe, Host(effort=BRIEF), "vitlab train", "mark")
         folder = RunFolder(tmp_path / name)
         assert folder.recipe == recipe
         assert folder.tables["run"]["command"] == "vitlab train"
@@ -121,7 +122,7 @@ def test_what_cannot_be(says: str, choices: dict[str, Any]) -> None:
 
 def test_the_first_runs_are_read_and_damaged_files_are_named(tmp_path: Path) -> None:
     recipe = vitlab.recipe("small", "x", epochs=3, lr=0.5)
-    RunFolder(tmp_path).start(recipe, Host(), "", "")
+    RunFolder(tmp_path).start(recipe, Host(effort=BRIEF), "", "")
     file, new = tmp_path / "run.toml", ("steps", "optimizer", "eps", "momentum", "timescale")
     text = file.read_text()
     lines = text.splitlines(keepends=True)

@@ -9,11 +9,6 @@ import pytest
 from vitlab.report import charts, curves
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _undrawn() -> None:
-    """Stub nothing."""
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _drawn_once() -> Iterator[None]:
     """A drawing of a page is made once for the same values: it takes half a second."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import call, photo, photo_folder
+from conftest import SHOWN, call, photo, photo_folder
 from made_facts import some
 from report.reading import alone
 from vitlab.report.facts import facts_of
@@ -136,12 +136,11 @@ def test_a_run_from_python_is_trained_again_by_its_recipe() -> None:
     assert f"vitlab probe some/digits --out runs/a-2 --from 'w x'{compare}" in lines
 
 
-@pytest.mark.drawn
 def test_the_table_of_a_probe_is_in_its_report_and_figures_of_a_table_were_made_alike(
     digits_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("probe", "digits", "--from", str(digits_run), "--layers", "2", "--out", "probe")
-    status, out, err = call(capsys, *words)
+    status, out, err = call(capsys, *words, effort=SHOWN)
     assert not status, err
     lines = [line for line in err.splitlines() if "head: " in line]
     assert len(lines) == 1

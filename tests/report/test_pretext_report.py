@@ -125,7 +125,6 @@ def test_a_figure_of_the_test_images_has_its_interval() -> None:
     ]
 
 
-@pytest.mark.drawn
 def test_a_run_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = vitlab.recipe(
         "masked-patch", "digits", model=TINY["model"], epochs=1, batch=256, warmup_steps=0,

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from conftest import BRIEF
 from vitlab.experiments.cells import Cell
 from vitlab.experiments.timing import RunCost
 from vitlab.recipes.recipe import Host
 
 TINY = "ViT(width=32,depth=1,heads=2,mlp=32)/2"
-HOST = Host(device="cpu", workers=0, check_duplicates="no")
+HOST = Host(device="cpu", workers=0, check_duplicates="no", effort=BRIEF)
 
 
 def untimed(cells: Sequence[Cell], *how: object) -> dict[str, RunCost]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import vitlab
+from conftest import LIGHT
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import PackageError
 from vitlab.studies.base import Base, options_of, small, table
@@ -61,7 +62,7 @@ def test_rows_of_missing_packages_are_refused_before_anything_runs(
     every = tuple(arms(Base(small("digits"))))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(PackageError) as refused:
-        vitlab.study("optimizers", out=tmp_path / "x", only=("adamw", "lars"))
+        vitlab.study("optimizers", out=tmp_path / "x", only=("adamw", "lars"), host=LIGHT)
     says = str(refused.value)
     assert says.startswith("the row lars needs the package pytorch_optimizer: pip install")
     assert says.endswith("or name other rows with only=")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import call
+from conftest import BRIEF, call
 from data.vtab.fakes import listed
 from vitlab.data.vtab import BY_NAME, GROUPS, TASKS
 from vitlab.errors import DataError, DivergedError, OptionError, RunError
@@ -19,7 +19,7 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.vtab import PAPER, recipe_of, remark, summary, table, vtab
 
 QUICK = VtabSetting(steps=2, batch=16, image_size=8, precision="fp32")
-HOST = vitlab.Host(device="cpu", workers=0)
+HOST = vitlab.Host(device="cpu", workers=0, check_duplicates="no", effort=BRIEF)
 
 
 @pytest.fixture
@@ -66,6 +66,7 @@ def test_every_task_gets_its_run_and_none_is_repeated(
     listed(root / "dmlab", classes=6, test=12)
     words = ["vtab", weights, "--data", str(root), "--out", str(out), "--device", "cpu"]
     words += ["--steps", "2", "--batch", "16", "--image-size", "8", "--precision", "fp32"]
+    words += ["--check-duplicates", "no"]
     status, text, err = call(capsys, *words, "--workers", "0")
     assert status == 0, err
     assert "no data for 17 of 19 tasks: caltech101, cifar100" in err

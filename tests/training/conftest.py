@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import vitlab
-from conftest import fewer_digits
+from conftest import SHOWN, fewer_digits
 from training.kept import PLAIN
 
 
@@ -19,4 +19,8 @@ def _few_digits() -> Iterator[None]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     """A run of `PLAIN` on few digits, six steps, that nothing happened to."""
     with fewer_digits():
-        return vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path_factory.mktemp("w") / "run")
+        return vitlab.train(
+            vitlab.recipe("digits", **PLAIN),
+            tmp_path_factory.mktemp("w") / "run",
+            host=vitlab.Host(effort=SHOWN),
+        )

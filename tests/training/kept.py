@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import TINY
+from conftest import BRIEF, TINY
 from steps import asked_to_stop, killed_before
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host, Recipe
@@ -16,7 +16,9 @@ from vitlab.training.stop import Interrupted
 PLAIN = TINY | {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "steps": 6, "batch": 80}
 PLAIN |= {"dropout": 0.1, "micro_batch": 48, "test_every": 1}  # tested after steps 4 and 6
 CLOCKS = {"seconds", "images_per_second", "peak_memory", "run", "report"}
-EACH = Host(workers=0, check_duplicates="no", checkpoint_every=0)  # a checkpoint after each step
+EACH = Host(
+    workers=0, check_duplicates="no", checkpoint_every=0, effort=BRIEF
+)  # a checkpoint after each step
 
 
 def folder_of(run: vitlab.Run | Path) -> Path:

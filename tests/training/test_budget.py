@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import TINY
+from conftest import LIGHT, TINY
 from steps import each_step
 from training.kept import EACH, journal, killed, resumed, weights
 from vitlab.data.learning import open_to_learn
@@ -109,7 +109,9 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_with_a_budget_is_the_run_of_the_epochs_it_decided_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = vitlab.train(vitlab.recipe("digits", **QUICK | {"budget": "100s"}), tmp_path / "a")
+    run = vitlab.train(
+        vitlab.recipe("digits", **QUICK | {"budget": "100s"}), tmp_path / "a", host=LIGHT
+    )
     assert RunFolder(run.folder).decisions.plan == ((0, 10),)
     err = capsys.readouterr().err
     assert err.index("timing a few small steps") < err.index("plan: about 10 steps (1.11 epochs)")
@@ -118,7 +120,7 @@ def test_a_run_with_a_budget_is_the_run_of_the_epochs_it_decided_on(
     assert "as many steps as fit into 100s on cpu in fp32" in err
     epochs = 10 * 32 / 287
     alike = vitlab.recipe("digits", **QUICK | {"epochs": epochs, "warmup": 3 * epochs / 30})
-    assert weights(run) == weights(vitlab.train(alike, tmp_path / "b"))
+    assert weights(run) == weights(vitlab.train(alike, tmp_path / "b", host=LIGHT))
     assert [line["step"] for line in journal(run, "train")] == list(range(1, 11))
 
 
@@ -144,7 +146,9 @@ def test_a_resumed_run_keeps_its_plan_and_every_cut_of_it(
     assert found.state["step"] == 6
     monkeypatch.setattr(trial_steps, "try_steps", lambda *_: None)
     monkeypatch.setattr(RunFolder, "decisions", Decisions(plan=((0, 10), (4, 6))))
-    early = vitlab.train(recipe, tmp_path / "early")  # a cut holds for a run resumed before it
+    early = vitlab.train(
+        recipe, tmp_path / "early", host=LIGHT
+    )  # a cut holds for a run resumed before it
     rates = [line["lr"] for line in journal(early, "train")]
     assert (len(rates), rates[-1]) == (6, 0.0)
 
@@ -188,7 +192,7 @@ def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
 
     def trained(name: str, **options: Any) -> vitlab.Run:
         own = recipe.changed(**options)
-        return vitlab.train(own, tmp_path / name, transform=slowed)
+        return vitlab.train(own, tmp_path / name, transform=slowed, host=LIGHT)
 
     with pytest.raises(OptionError, match=r'^budget="60s" has room for [01] steps?, few') as error:
         trained("run")
@@ -218,19 +222,21 @@ def test_the_head_alone_is_the_result_where_there_is_no_time_for_more(
     with pytest.raises(
         OptionError, match=r'try budget="\d+s" for the fitted head alone, budget='
     ) as e:
-        vitlab.finetune("digits", base, tmp_path / "short", budget="1s", **how)
+        vitlab.finetune("digits", base, tmp_path / "short", budget="1s", **how, host=LIGHT)
     assert list(tmp_path.iterdir()) == []
     alone, longer = re.findall(r'try budget="(\w+)" .*, budget="(\w+)" to', str(e.value))[0]
-    run = vitlab.finetune("digits", base, tmp_path / "head", budget=alone, **how)
+    run = vitlab.finetune("digits", base, tmp_path / "head", budget=alone, **how, host=LIGHT)
     said = capsys.readouterr().err
     assert "and is the result: training further takes a budget of " in said
     assert said.index("plan: ") < said.index("the classifier starts as a logistic regression")
     assert RunFolder(run.folder).decisions.plan == ((0, 0),)
     assert journal(run, "train") == []
     assert (run.folder / "report.html").is_file() == (run.metrics.get("report") is not None)
-    again = vitlab.finetune("digits", base, tmp_path / "head", budget=alone, resume=True, **how)
+    again = vitlab.finetune(
+        "digits", base, tmp_path / "head", budget=alone, resume=True, **how, host=LIGHT
+    )
     assert again.metrics["nll"] == run.metrics["nll"]
-    trained = vitlab.finetune("digits", base, tmp_path / "longer", budget=longer, **how)
+    trained = vitlab.finetune("digits", base, tmp_path / "longer", budget=longer, **how, host=LIGHT)
     assert RunFolder(trained.folder).decisions.plan[0][1] >= 10
     start = trained.metrics["head_start"]
     assert run.metrics["head_start"]["accuracy"] == run.metrics["accuracy"] == start["accuracy"]
@@ -247,7 +253,9 @@ def test_a_run_that_turns_slow_before_ten_steps_leaves_the_head(
             clock.seconds = 0.4
 
     how: dict[str, Any] = {"batch": 32, "transform": slowed, "head_start": "probe"}
-    run = vitlab.finetune("digits", base, tmp_path / "run", budget="60s", on_line=slower, **how)
+    run = vitlab.finetune(
+        "digits", base, tmp_path / "run", budget="60s", on_line=slower, **how, host=LIGHT
+    )
     steps = len(journal(run, "train"))
     assert 1 <= steps < 10
     said = capsys.readouterr().err
@@ -268,7 +276,7 @@ def test_how_long_a_run_takes_is_said_after_its_first_steps(
     for seconds, expected in ((0.1, 29 * 3.2), (0.005, 0.0)):
         SlowClock(monkeypatch, seconds)
         recipe = vitlab.recipe("digits", **TINY | {"batch": 32, "steps": 30})
-        vitlab.train(recipe, tmp_path / str(seconds), transform=slowed)
+        vitlab.train(recipe, tmp_path / str(seconds), transform=slowed, host=LIGHT)
         said = re.findall(r"about (\d+) min (\d+) s to the end\n", capsys.readouterr().err)
         assert len(said) == (expected > 0)
         for minutes, rest in said:
@@ -288,14 +296,17 @@ def test_a_step_that_leaves_no_time_is_the_last_one(
         late[0] = state.step == 4
 
     with each_step(before):
-        run = vitlab.train(recipe, tmp_path / "run")
+        run = vitlab.train(recipe, tmp_path / "run", host=LIGHT)
     assert RunFolder(run.folder).decisions.plan[-1] == (5, 5)
     found, _ = checkpoints.load(run.folder / "checkpoints")
     assert found is not None
     assert found.state["best"]["step"] == 5  # measured, though no evaluation was due
     assert run.metrics["images"] == 73
     assert all(line["step"] <= 5 for line in journal(run, "train"))
-    assert vitlab.train(recipe, tmp_path / "run", resume=True).metrics["nll"] == run.metrics["nll"]
+    assert (
+        vitlab.train(recipe, tmp_path / "run", resume=True, host=LIGHT).metrics["nll"]
+        == run.metrics["nll"]
+    )
 
 
 # Steps that are measured

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import call, fewer_digits
+from conftest import BRIEF, LIGHT, call, fewer_digits
 from steps import asked_to_stop
 from training.kept import journal, outcome
 from vitlab.evaluation.probes.probing import Probe
@@ -17,7 +17,9 @@ from vitlab.recipes.optimization import Optimization
 from vitlab.recipes.recipe import Host
 from vitlab.training.stop import Interrupted
 
-HOST = Host(workers=0, report="no", probe="digits", probe_by="knn", checkpoint_every=0)
+HOST = Host(
+    workers=0, report="no", probe="digits", probe_by="knn", checkpoint_every=0, effort=BRIEF
+)
 QUICK: dict[str, Any] = {
     "steps": 6, "batch": 64, "warmup": 0, "test_every": 0.4, "precision": "fp32",
     "decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2,
@@ -30,7 +32,9 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights that know digits a little."""
     how = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "steps": 30, "batch": 64, "ema": 0}
     with fewer_digits():
-        run = vitlab.train(vitlab.recipe("digits", **how), tmp_path_factory.mktemp("base") / "run")
+        run = vitlab.train(
+            vitlab.recipe("digits", **how), tmp_path_factory.mktemp("base") / "run", host=LIGHT
+        )
     model = vitlab.load(run.folder)
     model.seen = model.seen[:0]  # else these digits would be no measure
     return vitlab.save(model, tmp_path_factory.mktemp("base") / "model")

@@ -3,7 +3,7 @@
 `VITLAB_FAULTS=999 pytest -m campaign tests/training/test_faults.py -rP` tries every operation in
 every way; a smaller number tries so many operations, evenly spread. A library that counts file
 operations is compiled and preloaded into a process that has imported everything; each session is
-forked from it. The report's page is a stub: drawing would take most of the time.
+forked from it. No report is drawn, which would take most of the time.
 """
 
 import json
@@ -30,14 +30,11 @@ WORDS += ["--checkpoint-every", "0", "--check-duplicates", "no", "--resume"]
 
 SERVER = """
 import ctypes, json, os, sys
-import vitlab.report.gather as gather
 import vitlab.commands.train, vitlab.console.parsing, vitlab.training.run
 import torch._dynamo  # which every session would import by itself
 from vitlab.cli import main
-from vitlab.evaluation import intervals
-from vitlab.files import write_text
-intervals.RESAMPLES = intervals.FEWEST = 10
-gather.write_report = lambda folder, *rest: write_text(folder.report, "report")
+from vitlab.effort import Effort
+brief = Effort(resamples=10, report=False)
 for line in sys.stdin:
     folder, number, way, said, trace, words = json.loads(line)
     pid = os.fork()
@@ -48,7 +45,7 @@ for line in sys.stdin:
         ctypes.CDLL(None).fault_begin(os.fsencode(folder), ctypes.c_long(number), way, fd)
         code = 1
         try:
-            main(words)
+            main(words, effort=brief)
         except SystemExit as stop:
             code = stop.code or 0
         except BaseException:

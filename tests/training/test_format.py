@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import vitlab
+from conftest import LIGHT
 from training.kept import PLAIN
 from vitlab.errors import RunError, WeightsError
 from vitlab.runs.recipe_file import recipe_in
@@ -21,7 +22,7 @@ def test_another_format_is_refused_in_one_line(whole: vitlab.Run, tmp_path: Path
     file.write_text(text.replace("format = 2", "format = 3"))
     advice = "has format 3, but this version of ViTLab reads format 2: pip install -U vitlab"
     for opened in (lambda: RunFolder(run).recipe, lambda: recipe_in(run),
-                   lambda: vitlab.train(recipe, run, resume=True)):  # fmt: skip
+                   lambda: vitlab.train(recipe, run, resume=True, host=LIGHT)):  # fmt: skip
         with pytest.raises(RunError, match=advice):
             opened()
     for number in ('"two"', "[1]", "{}", "0"):

@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import BRIEF, call, photo_folder
 from made_models import equal, noisy, tiny
 from steps import asked_to_stop
 from vitlab.errors import DataError, RunError, WeightsError
@@ -18,7 +18,7 @@ from vitlab.evaluation.run_predictions import examine
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 
-HOST = Host(device="cpu", workers=0, report="no", check_duplicates="no")
+HOST = Host(device="cpu", workers=0, report="no", check_duplicates="no", effort=BRIEF)
 HOW: dict[str, Any] = {
     "tune": "lora", "head_start": "zero", "epochs": 2, "batch": 8, "lr": 0.05, "warmup": 0,
     "host": HOST, "quiet": True, "precision": "fp32",

@@ -13,7 +13,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import vitlab
-from conftest import call, fewer_digits, photo_folder
+from conftest import BRIEF, call, fewer_digits, photo_folder
 from steps import each_step
 from training.kept import journal, stopped
 from vitlab.data.learning import open_to_learn
@@ -34,7 +34,7 @@ from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted
 
-HOST = Host(workers=0, report="no")
+HOST = Host(workers=0, report="no", effort=BRIEF)
 QUICK: dict[str, Any] = {"steps": 3, "batch": 16, "ema": 0.5}
 
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import vitlab
-from conftest import call, photo
+from conftest import BRIEF, call, photo
 from training.kept import stopped
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, RunError
@@ -20,7 +20,7 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
 from vitlab.training.resolve import learning_from
 
-CPU = Host(device="cpu", workers=0)
+CPU = Host(device="cpu", workers=0, effort=BRIEF)
 
 
 @pytest.fixture

@@ -15,7 +15,13 @@ import pytest
 from safetensors import SafetensorError
 
 import vitlab
-from conftest import call, draw_reports, photo_folder
+from conftest import (
+    BRIEF,
+    LIGHT,
+    SHOWN,
+    call,
+    photo_folder,
+)
 from forked import Forked
 from steps import asked_to_stop, each_step
 from training.kept import EACH, PLAIN, journal, killed, resumed, stopped, weights
@@ -36,13 +42,6 @@ RECIPE = vitlab.recipe("digits", **PLAIN)
 Act = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def _plain_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes most of the time of a small run."""
-    page = lambda folder, *rest: folder.report.write_text("report")  # noqa: E731
-    monkeypatch.setattr("vitlab.report.gather.write_report", page)
-
-
 def outcome(run: vitlab.Run | Path) -> tuple[str, list[dict[str, Any]]]:
     """The model, and what was found, whatever is known of duplicates."""
     return weights(run), [{**line, "notes": 0} for line in journal(run)]
@@ -53,7 +52,7 @@ def halfway(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after five of six steps, with two checkpoints."""
     folder = tmp_path_factory.mktemp("cut") / "run"
     with asked_to_stop(5), pytest.raises(Interrupted, match="stopped after step 5 of 6"):
-        vitlab.train(RECIPE, folder, host=Host(checkpoint_every=0))
+        vitlab.train(RECIPE, folder, host=Host(checkpoint_every=0, effort=BRIEF))
     return folder
 
 
@@ -65,7 +64,7 @@ def cut(halfway: Path, tmp_path: Path) -> Path:
 
 def goes_on(folder: Path, whole: vitlab.Run) -> None:
     """The run goes on to the same, and leaves no drafts."""
-    vitlab.train(RECIPE, folder, resume=True)
+    vitlab.train(RECIPE, folder, resume=True, host=LIGHT)
     assert outcome(folder) == outcome(whole)
     assert {each.name for each in folder.rglob(".*")} == {".lock"}
 
@@ -118,7 +117,7 @@ def test_stopped_and_resumed_anywhere_the_bits_are_the_same(
     whole: vitlab.Run, tmp_path: Path
 ) -> None:
     for steps, workers in ((1, 0), (2, 2), (1, 1)):
-        stopped(steps, RECIPE, tmp_path / "run", Host(workers=workers))
+        stopped(steps, RECIPE, tmp_path / "run", Host(workers=workers, effort=BRIEF))
     goes_on(tmp_path / "run", whole)
 
 
@@ -182,9 +181,9 @@ def test_signals_at_any_moment_stop_the_run_and_it_goes_on_to_the_same(
             then(patch, f"vitlab.{name}", lambda: signal.raise_signal(signal.SIGINT))
             if said:
                 with pytest.raises(Interrupted, match=said):
-                    vitlab.train(RECIPE, folder, resume=True)
+                    vitlab.train(RECIPE, folder, resume=True, host=LIGHT)
             else:
-                vitlab.train(RECIPE, folder, resume=True)
+                vitlab.train(RECIPE, folder, resume=True, host=Host(effort=SHOWN))
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert folder.exists() == ("before the first step" not in said)
     goes_on(folder, whole)
@@ -260,7 +259,7 @@ def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(
     assert found is not None
     assert f"saved after step {found.state['step']:,}: pass --resume" in last
     assert outcome(resumed(recipe, tmp_path / "run")) == outcome(
-        vitlab.train(recipe, tmp_path / "whole")
+        vitlab.train(recipe, tmp_path / "whole", host=LIGHT)
     )
 
 
@@ -275,12 +274,12 @@ def test_a_worker_that_dies_in_an_evaluation_saves_the_run(
         with pytest.raises(
             RunError, match="died; saved after step 4: pass resume=True to continue"
         ):
-            vitlab.train(RECIPE, tmp_path / "run")
+            vitlab.train(RECIPE, tmp_path / "run", host=LIGHT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Observer, "known", lambda self, source: None)
         then(patch, "vitlab.training.observer.Observer.predict", die, turn=3)
         with pytest.raises(RunError, match="died; pass resume=True to finish the run"):
-            vitlab.train(RECIPE, tmp_path / "run", resume=True)
+            vitlab.train(RECIPE, tmp_path / "run", resume=True, host=LIGHT)
     goes_on(tmp_path / "run", whole)
 
 
@@ -389,7 +388,7 @@ def test_of_two_starts_the_later_one_overwrites_nothing(
 
     then(monkeypatch, "vitlab.training.run.find_leaks", other)  # after the folder was looked at
     with pytest.raises(RunError, match=r"another process has trained in .* meanwhile"):
-        vitlab.train(RECIPE.changed(seed=7), folder, resume=True)
+        vitlab.train(RECIPE.changed(seed=7), folder, resume=True, host=LIGHT)
     assert (folder / "run.toml").read_bytes() == seen[1]
 
 
@@ -398,11 +397,11 @@ def test_of_two_continuations_the_later_one_adds_nothing(cut: Path, whole: vitla
 
         def other() -> None:
             patch.undo()
-            vitlab.train(RECIPE, cut, resume=True)
+            vitlab.train(RECIPE, cut, resume=True, host=LIGHT)
 
         then(patch, "vitlab.training.run.first_state", other)
         with pytest.raises(RunError, match=r"another process has trained in .* meanwhile"):
-            vitlab.train(RECIPE, cut, resume=True)
+            vitlab.train(RECIPE, cut, resume=True, host=LIGHT)
     assert outcome(cut) == outcome(whole)
 
 
@@ -451,27 +450,32 @@ def test_names_that_run_toml_cannot_hold_are_refused_first(tmp_path: Path) -> No
     good = shutil.copytree(data, tmp_path / "good")
     for what, out in ((data, "run"), (good, ODD)):
         with pytest.raises(OptionError, match=r"the name .*odd\\udcff.* is not Unicode: rename it"):
-            vitlab.train(vitlab.recipe("small", data=str(what), **SMALL), tmp_path / "out" / out)
+            vitlab.train(
+                vitlab.recipe("small", data=str(what), **SMALL), tmp_path / "out" / out, host=LIGHT
+            )
     (good / "a").rename(good / ODD)
     with pytest.raises(DataError, match=r"the class name 'odd\\udcff' is not Unicode"):
-        vitlab.train(vitlab.recipe("small", data=str(good), **SMALL), tmp_path / "out" / "run")
+        vitlab.train(
+            vitlab.recipe("small", data=str(good), **SMALL), tmp_path / "out" / "run", host=LIGHT
+        )
     assert not (tmp_path / "out").exists()
     with pytest.raises(OptionError, match=r"odd\\udcff' is not Unicode"):
-        vitlab.train(vitlab.recipe("small", str(good), label_column=(ODD,), **SMALL))
+        vitlab.train(vitlab.recipe("small", str(good), label_column=(ODD,), **SMALL), host=LIGHT)
 
 
 def test_files_whose_names_are_not_unicode_are_images_like_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    draw_reports(monkeypatch)  # the report shows these names
     data = photo_folder(tmp_path / "data", {"a": 6, "b": 6})
     for file in sorted(data.rglob("*.png")):
         file.rename(file.with_name(f"{file.stem}{ODD}.png"))
     recipe = vitlab.recipe("small", data=str(data), **SMALL)
-    run = vitlab.train(recipe, tmp_path / "run", command=f"train {ODD}")
+    run = vitlab.train(
+        recipe, tmp_path / "run", command=f"train {ODD}", host=vitlab.Host(effort=SHOWN)
+    )
     assert r"\udcff" in (run.folder / "report.html").read_text()
-    assert vitlab.train(recipe, run.folder, resume=True).metrics
+    assert vitlab.train(recipe, run.folder, resume=True, host=vitlab.Host(effort=SHOWN)).metrics
     odd = str(data / "a" / f"000{ODD}.png")
     capsys.readouterr()
     assert json.loads(call(capsys, "predict", str(run.folder), odd, "--json")[1])["predictions"]

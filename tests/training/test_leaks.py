@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import vitlab
+from conftest import BRIEF
 from vitlab.errors import DataError
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
@@ -42,7 +43,7 @@ def trained(data: Path, out: Path, host: Host | None = None, **fields: Any) -> v
         "digits", data=str(data), model="ViT-Ti/16", width=16, depth=1, heads=1, steps=2, batch=4,
         **fields,
     )  # fmt: skip
-    return vitlab.train(recipe, out, host=host or Host(workers=0))
+    return vitlab.train(recipe, out, host=host or Host(workers=0, effort=BRIEF))
 
 
 def test_the_run_says_how_many_test_images_were_trained_on(
@@ -96,7 +97,9 @@ def test_near_duplicates_are_left_out_and_stay_out(
     lines = folder.journal.file.read_text().splitlines()
     folder.journal.file.write_text("\n".join(lines[:1]) + "\n")
     monkeypatch.setattr(leaking, "signatures", None)
-    again = vitlab.train(folder.recipe, folder.path, resume=True, host=Host(workers=0))
+    again = vitlab.train(
+        folder.recipe, folder.path, resume=True, host=Host(workers=0, effort=BRIEF)
+    )
     first, second = run.model.state_dict(), again.model.state_dict()
     assert all((first[name] == second[name]).all() for name in first)
 
@@ -134,7 +137,7 @@ def test_unsplit_images_that_all_look_alike_are_refused(tmp_path: Path) -> None:
         Image.fromarray(pixels).save(folder / f"{number}.png")
     with pytest.raises(DataError, match="nothing is left to learn from; without drop_"):
         trained(tmp_path / "data", tmp_path / "run")
-    host = Host(workers=0, check_duplicates="no", report="no")
+    host = Host(workers=0, check_duplicates="no", report="no", effort=BRIEF)
     assert trained(tmp_path / "data", tmp_path / "run", host).metrics["accuracy"] >= 0
 
 
@@ -146,7 +149,7 @@ def test_a_check_that_takes_too_long_is_left_out(
     run = trained(data, tmp_path / "run")
     assert "not checked for near-duplicates" in capsys.readouterr().err
     assert "trained_on" not in run.metrics
-    asked = trained(data, tmp_path / "asked", Host(workers=0, check_duplicates="yes"))
+    asked = trained(data, tmp_path / "asked", Host(workers=0, check_duplicates="yes", effort=BRIEF))
     assert asked.metrics["trained_on"] == 2
 
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import vitlab
-from conftest import call
+from conftest import BRIEF, call
 from vitlab.data.box_labels import BoxLabels
 from vitlab.data.labels import MultiLabels, SingleLabels, TargetLabels
 from vitlab.data.masks import open_masks
@@ -108,7 +108,7 @@ def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("scenes")
     rows = [Row(1000 + n, "", n) for n in range(8)]
     model = vitlab.create("ViT(width=16,depth=2,heads=1,mlp=16)/16", classes=0, image_size=SIZE)
-    host = Host(workers=0, report="no")
+    host = Host(workers=0, report="no", effort=BRIEF)
     vitlab.probe(of_masks(root, rows), model, root / "run", task="segment", by="ridge",
                  quiet=True, host=host)  # fmt: skip
     return root / "run"
@@ -116,7 +116,9 @@ def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trained(kind: str, data: Path, out: Path, segmenter: Path, **more: Any) -> vitlab.Run:
     """Train on data of a kind for a step."""
-    host = Host(workers=0, report="no", check_duplicates=more.pop("check_duplicates", "auto"))
+    host = Host(
+        workers=0, report="no", check_duplicates=more.pop("check_duplicates", "auto"), effort=BRIEF
+    )
     fields = KINDS[kind][1] | more
     if kind == "masks":
         return vitlab.finetune(str(data), str(segmenter), out, host=host, steps=1, batch=4,
@@ -168,7 +170,7 @@ def test_a_probe_looks_for_copies_too(kind: str, tmp_path: Path) -> None:
     data = KINDS[kind][0](tmp_path / "data", copied(10))
     model = vitlab.create("ViT(width=16,depth=2,heads=1,mlp=16)/16", classes=0, image_size=SIZE)
     own = {"numbers": {"targets": "age"}, "masks": {"task": "segment", "by": "ridge"}}[kind]
-    how = own | {"quiet": True, "host": Host(workers=0, report="no")}
+    how = own | {"quiet": True, "host": Host(workers=0, report="no", effort=BRIEF)}
     with pytest.raises(DataError, match="10 of the 10 test images are copies of training images"):
         vitlab.probe(data, model, tmp_path / "run", **how)
     data = KINDS[kind][0](tmp_path / "more", copied(2, others=8))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import vitlab
-from conftest import photo
+from conftest import BRIEF, LIGHT, photo
 from training.kept import journal
 from vitlab.recipes.recipe import Host
 
@@ -30,7 +30,7 @@ def listed(tmp_path: Path) -> Path:
 
 def test_from_a_list_to_a_model(listed: Path, tmp_path: Path) -> None:
     recipe = vitlab.recipe("small", str(listed), loss="bce", epochs=30, lr=3e-3, mixup=0.1, **TINY)
-    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
+    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0, effort=BRIEF))
     assert run.metrics["map"] > 0.9
     assert "accuracy" not in run.metrics
     model = vitlab.load(run.folder)
@@ -40,5 +40,5 @@ def test_from_a_list_to_a_model(listed: Path, tmp_path: Path) -> None:
     curve = [line["map"] for line in journal(run, "test")]
     assert np.mean(curve[-3:]) > curve[0]
     with pytest.raises(vitlab.UserError, match="loss") as caught:  # of one class an image
-        vitlab.train(vitlab.recipe("small", str(listed), **TINY), tmp_path / "other")
+        vitlab.train(vitlab.recipe("small", str(listed), **TINY), tmp_path / "other", host=LIGHT)
     assert "\n" not in str(caught.value)

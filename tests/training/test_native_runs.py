@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from conftest import photo
+from conftest import BRIEF, LIGHT, photo
 from training.kept import resumed, stopped, weights
 from vitlab.errors import OptionError
 from vitlab.recipes.recipe import Host
@@ -33,7 +33,9 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     recipe = vitlab.recipe("small", str(shapes), **FIELDS)
-    return vitlab.train(recipe, tmp_path_factory.mktemp("runs") / "run", host=Host(workers=0))
+    return vitlab.train(
+        recipe, tmp_path_factory.mktemp("runs") / "run", host=Host(workers=0, effort=BRIEF)
+    )
 
 
 def test_a_native_run_learns_and_its_model_stays_native(run: vitlab.Run) -> None:
@@ -46,8 +48,8 @@ def test_stopped_resumed_and_with_workers_the_bits_are_the_same(
     run: vitlab.Run, shapes: Path, tmp_path: Path
 ) -> None:
     recipe = vitlab.recipe("small", str(shapes), **FIELDS)
-    stopped(5, recipe, tmp_path / "r", Host(workers=2))
-    assert weights(resumed(recipe, tmp_path / "r", Host(workers=0))) == weights(run)
+    stopped(5, recipe, tmp_path / "r", Host(workers=2, effort=BRIEF))
+    assert weights(resumed(recipe, tmp_path / "r", Host(workers=0, effort=BRIEF))) == weights(run)
 
 
 def test_evaluation_and_features(run: vitlab.Run, shapes: Path, tmp_path: Path) -> None:
@@ -65,9 +67,11 @@ def test_fine_tuning_goes_on_from_square_weights_and_back(
     run: vitlab.Run, shapes: Path, tmp_path: Path
 ) -> None:
     some = {"steps": 1, "batch": 12, "test_fraction": 0.4, "head_start": "zero"}
-    square = vitlab.finetune(str(shapes), run.folder, tmp_path / "square", fit="squash", **some)
+    square = vitlab.finetune(
+        str(shapes), run.folder, tmp_path / "square", fit="squash", **some, host=LIGHT
+    )
     assert square.model.config.fit == "squash"
     back = vitlab.finetune(
-        str(shapes), square.folder, tmp_path / "back", fit="native", tokens=30, **some
+        str(shapes), square.folder, tmp_path / "back", fit="native", tokens=30, **some, host=LIGHT
     )
     assert (back.model.config.fit, back.model.config.tokens) == ("native", 30)

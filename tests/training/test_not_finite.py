@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import vitlab
-from conftest import TINY, call
+from conftest import BRIEF, LIGHT, TINY, call
 from distributed.ranks import on_ranks
 from steps import each_step
 from training.kept import EACH, journal, killed, outcome, stopped
@@ -119,7 +119,7 @@ def test_read_late_a_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
         with each_step(before=read_late):
             recipe = vitlab.recipe("digits", **TINY | {"steps": 12, "batch": 8})
-            runs.append(vitlab.train(recipe, tmp_path / str(late)))
+            runs.append(vitlab.train(recipe, tmp_path / str(late), host=LIGHT))
     # of the two steps between lines, the first is counted while the second runs
     assert reads[False][:5] == [0, 8, 16, 24, 32]
     assert reads[True][:5] == [0, 0, 16, 16, 32]
@@ -367,6 +367,6 @@ def test_a_task_tells_of_no_collapse_where_every_step_was_skipped(tmp_path: Path
     tiny = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/2", "mean": 0.5, "std": 0.5}
     own = {"batch": 16, "warmup": 0, "steps": 1, "prototypes": 16, "local_crops": 0}
     recipe = vitlab.recipe("dino", "digits", **tiny | own)
-    host = Host(workers=0, check_duplicates="no", device="cpu")
+    host = Host(workers=0, check_duplicates="no", device="cpu", effort=BRIEF)
     with injected({0: NAN}), pytest.raises(DivergedError, match="in 1 of 1 steps"):
         vitlab.train(recipe, tmp_path / "run", host=host)

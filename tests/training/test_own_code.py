@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import LIGHT, call, photo_folder
 from training.kept import EACH, resumed, stopped, weights
 from vitlab.errors import OptionError, RunError
 from vitlab.runs.recipe_file import recipe_in
@@ -80,7 +80,7 @@ def test_a_loss_is_computed_in_float32_whatever_the_precision(few: Path, tmp_pat
         seen.update({scores.dtype, targets.dtype, product.dtype, tuple(targets.shape)[1]})
         return -(scores.log_softmax(-1) * targets).sum(-1)
 
-    vitlab.train(recipe(few, precision="bf16", steps=1), tmp_path / "run", loss=loss)
+    vitlab.train(recipe(few, precision="bf16", steps=1), tmp_path / "run", loss=loss, host=LIGHT)
     assert seen == {torch.float32, 3}
 
 
@@ -96,12 +96,12 @@ def test_a_transform_gets_the_whole_batch_before_the_augmentation(
         return images
 
     options = recipe(few, micro_batch=2, flip=True, rho=0.05)  # SAM makes two passes
-    own = vitlab.train(options, tmp_path / "own", transform=transform)
+    own = vitlab.train(options, tmp_path / "own", transform=transform, host=LIGHT)
     batches = [each for each in seen if each[1][0] == 8]
     assert batches[-3:] == [(torch.uint8, (8, 3, 16, 16), True, torch.device("cpu"))] * 3
     assert len(batches) in (3, 4)  # a trial before the run, and one call per step
     assert len(set(seeds[-3:])) == 3  # every step draws other numbers
-    assert weights(own) == weights(vitlab.train(options, tmp_path / "usual"))
+    assert weights(own) == weights(vitlab.train(options, tmp_path / "usual", host=LIGHT))
 
 
 def test_stopped_it_goes_on_to_the_same_bits(few: Path, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_run_records_them_and_goes_on_with_no_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     out = tmp_path / "run"
-    run = vitlab.train(recipe(few), out, transform=kept, loss=steep)
+    run = vitlab.train(recipe(few), out, transform=kept, loss=steep, host=LIGHT)
     code = tomllib.loads((out / "run.toml").read_text())["code"]
     assert code["loss"] == f"{steep.__module__}.steep"
     assert code["transform"] == f"{kept.__module__}.kept"
@@ -143,7 +143,7 @@ def test_a_run_records_them_and_goes_on_with_no_others(
     stopped(1, recipe(few), plain)
     assert "[code]" not in (plain / "run.toml").read_text()
     with pytest.raises(RunError, match=r"source of loss=.*steep has changed"):
-        vitlab.train(recipe(few), plain, resume=True, loss=steep)
+        vitlab.train(recipe(few), plain, resume=True, loss=steep, host=LIGHT)
 
 
 def test_the_digest_is_of_all_that_a_function_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_what_cannot_serve_is_refused_before_anything_is_written(
     options: dict[str, Any], own: dict[str, Any], match: str, few: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match=match) as caught:
-        vitlab.train(recipe(few, **options), tmp_path / "run", **own)
+        vitlab.train(recipe(few, **options), tmp_path / "run", **own, host=LIGHT)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
@@ -261,7 +261,9 @@ def test_finetune_and_campaigns_pass_them_on(few: Path, tmp_path: Path) -> None:
     base = vitlab.create(TINY["model"], classes=2, image_size=16)
     lines: list[dict[str, Any]] = []
     options = {"steps": 1, "batch": 8, "warmup": 0.0, "on_line": lines.append}
-    vitlab.finetune(str(few), base, tmp_path / "named", loss="bce", head_start="zero", **options)
+    vitlab.finetune(
+        str(few), base, tmp_path / "named", loss="bce", head_start="zero", **options, host=LIGHT
+    )
     assert lines[-1]["kind"] == "result"
     each = {
         "tuned": functools.partial(vitlab.finetune, str(few), base),
@@ -286,5 +288,5 @@ def test_several_labels_need_no_sigmoid_of_the_recipe(few: Path, tmp_path: Path)
 
     options = vitlab.recipe("small", str(table), **TINY, steps=1, batch=8, label_smoothing=0.0)
     with pytest.raises(OptionError, match='need loss="bce"'):
-        vitlab.train(options, tmp_path / "run")
-    assert 0 <= vitlab.train(options, tmp_path / "run", loss=loss).metrics["map"] <= 1
+        vitlab.train(options, tmp_path / "run", host=LIGHT)
+    assert 0 <= vitlab.train(options, tmp_path / "run", loss=loss, host=LIGHT).metrics["map"] <= 1

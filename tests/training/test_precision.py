@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import vitlab
-from conftest import TINY
+from conftest import BRIEF, LIGHT, TINY
 from training.kept import PLAIN, weights
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
@@ -90,11 +90,11 @@ def test_a_compiled_step_is_compiled_once_a_size_and_changes_no_name(
     precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choices = PLAIN | {"precision": precision, "ema": 0.0}
-    plain = vitlab.train(vitlab.recipe("digits", **choices), tmp_path / "plain")
+    plain = vitlab.train(vitlab.recipe("digits", **choices), tmp_path / "plain", host=LIGHT)
     seen: list[int] = []
     compiled_by(monkeypatch, seen)
     run = vitlab.train(
-        vitlab.recipe("digits", **choices), tmp_path / "run", host=Host(compile="yes")
+        vitlab.recipe("digits", **choices), tmp_path / "run", host=Host(compile="yes", effort=BRIEF)
     )
     assert sorted(seen) == [32, 48]  # 80 in pieces of 48; evaluation's sizes run as they are
     assert weights(run) == weights(plain)
@@ -113,7 +113,9 @@ def test_batches_short_of_damaged_images_are_not_compiled(
     seen: list[int] = []
     compiled_by(monkeypatch, seen)
     recipe = vitlab.recipe("small", str(photos), **TINY | {"epochs": 1, "batch": 16})
-    vitlab.train(recipe, tmp_path / "run", host=Host(compile="yes", workers=0, max_bad=0.1))
+    vitlab.train(
+        recipe, tmp_path / "run", host=Host(compile="yes", workers=0, max_bad=0.1, effort=BRIEF)
+    )
     assert len(seen) == 1
 
 
@@ -124,7 +126,7 @@ def test_a_compiler_that_fails_is_told_of_and_done_without(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     compiled_by(monkeypatch, [], fail="no compiler\nand much more")
-    host = Host(compile="yes")
+    host = Host(compile="yes", effort=BRIEF)
     run = vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path / "run", host=host)
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "torch.compile" in line)
     assert "no compiler" in line

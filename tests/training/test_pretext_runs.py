@@ -15,7 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 import vitlab
-from conftest import call, fewer_scenes, photo, photo_folder
+from conftest import (
+    BRIEF,
+    call,
+    fewer_scenes,
+    photo,
+    photo_folder,
+)
 from distributed.ranks import on_ranks
 from made_scenes import scene_folder
 from steps import first_peaks, killed_before
@@ -48,7 +54,7 @@ OWN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 KINDS = [*TASKS, "segment-queries"]
 WEIGHTS = "model/model.safetensors"
-HOST = Host(workers=0, checkpoint_every=0, device="cpu")
+HOST = Host(workers=0, checkpoint_every=0, device="cpu", effort=BRIEF)
 Train = Callable[..., Path]
 
 

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsClassifier
 
 import vitlab
-from conftest import call, draw_reports, fewer_digits, photo_folder
+from conftest import BRIEF, SHOWN, call, fewer_digits, photo_folder
 from distributed.ranks import on_ranks
 from steps import asked_to_stop
 from training.kept import PLAIN, journal, weights
 from vitlab.data.augment.augment import normalize
 from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE
+from vitlab.effort import Effort
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes import probing as watching
@@ -30,18 +31,22 @@ def curve(run: Path, key: str = "probe") -> list[float | None]:
     return [line.get(key) for line in journal(run, "test")]
 
 
-def train(folder: Path, data: str = "digits", workers: int = 0, **how: object) -> Path:
+def train(
+    folder: Path,
+    data: str = "digits",
+    workers: int = 0,
+    effort: Effort = BRIEF,
+    **how: object,
+) -> Path:
     chosen = {k: how.pop(k) for k in ("shard", "probe_by") if k in how}
-    host = Host(probe=data, workers=workers, **chosen)
+    host = Host(probe=data, workers=workers, **chosen, effort=effort)
     recipe = vitlab.recipe("digits", **PLAIN | how)
     return vitlab.train(recipe, folder, resume=True, host=host).folder
 
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        draw_reports(patch)
-        return train(tmp_path_factory.mktemp("watched") / "run")
+    return train(tmp_path_factory.mktemp("watched") / "run", effort=SHOWN)
 
 
 def test_the_bits_are_those_of_a_run_without_it_and_the_report_has_its_curve(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import TINY
+from conftest import LIGHT, TINY
 from steps import first_peaks
 from training.kept import EACH, killed, resumed, weights
 from vitlab.runs.run_folder import RunFolder
@@ -71,9 +71,9 @@ def test_with_room_for_all_the_batch_is_whole_and_what_was_measured_leaves_no_bi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = vitlab.recipe("digits", **QUICK | {"dropout": 0.2, "rho": 0.05})
-    whole = vitlab.train(recipe.changed(micro_batch=0), tmp_path / "whole")
+    whole = vitlab.train(recipe.changed(micro_batch=0), tmp_path / "whole", host=LIGHT)
     monkeypatch.setattr(trial_steps, "PER_MAC", 10**9)
-    measured = vitlab.train(recipe, tmp_path / "measured")
+    measured = vitlab.train(recipe, tmp_path / "measured", host=LIGHT)
     assert RunFolder(measured.folder).decisions.micro_batch == 256
     assert weights(measured) == weights(whole)
 
@@ -85,14 +85,14 @@ def test_memory_that_is_lacking_is_told_in_a_line(
     with monkeypatch.context() as patch:
         patch.setattr(trial_steps, "free_memory", lambda device: 10_000)
         with pytest.raises(ValueError, match="out of memory with one image per pass: choose"):
-            vitlab.train(recipe, tmp_path / "run")
+            vitlab.train(recipe, tmp_path / "run", host=LIGHT)
     with monkeypatch.context() as patch:  # room for one image, and two are mixed
         room = trial_steps.BESIDE + 1.5e6 * trial_steps.KEPT
         patch.setattr(trial_steps, "free_memory", lambda device: room / trial_steps.SHARE)
         patch.setattr(trial_steps, "PER_MAC", 10**9)
         patch.setattr(trial_steps, "_needed", lambda session, whole: (0.0, 1e6))
         with pytest.raises(ValueError, match="out of memory"):
-            vitlab.train(recipe.changed(mixup=0.5), tmp_path / "run")
+            vitlab.train(recipe.changed(mixup=0.5), tmp_path / "run", host=LIGHT)
     assert not (tmp_path / "run").exists()
 
     def full(self: Trainer, *inputs: object) -> None:
@@ -100,5 +100,5 @@ def test_memory_that_is_lacking_is_told_in_a_line(
 
     monkeypatch.setattr(Trainer, "forward", full)
     with pytest.raises(ValueError, match=r"out of memory.* with 256 images per pass: micro") as e:
-        vitlab.train(recipe, tmp_path / "run")
+        vitlab.train(recipe, tmp_path / "run", host=LIGHT)
     assert "\n" not in str(e.value)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import photo
+from conftest import LIGHT, photo
 from training.kept import PLAIN, journal, killed, resumed
 from vitlab.training.screen import Rows
 from vitlab.training.session import Session
@@ -90,7 +90,7 @@ def test_validation_images_are_called_so(
     seen = []
     choices = {"model": "ViT(width=8,depth=1,heads=1,mlp=8)/4", "batch": 16, "steps": 6}
     recipe = vitlab.recipe("small", str(tmp_path / "data"), **choices, patience=9)
-    vitlab.train(recipe, tmp_path / "run", on_line=seen.append)
+    vitlab.train(recipe, tmp_path / "run", on_line=seen.append, host=LIGHT)
     err = capsys.readouterr().err
     assert "validation loss" in err
     assert re.search(r"evaluated on the \d validation images every epoch\n", err)

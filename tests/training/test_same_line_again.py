@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import call
+from conftest import BRIEF, call
 from made_starts import make_place, words_of
 from steps import asked_to_stop, each_step
 from vitlab.commands import pretrain, train
@@ -73,7 +73,9 @@ def test_what_a_start_decided_is_no_difference(
     command: Any = train if words[0] == "train" else pretrain
     kind = train.Train if words[0] == "train" else pretrain.Pretrain
     recipe = command.build(parse(kind, words[1:])).recipe
-    again = vitlab.train(recipe, "python", resume=True, host=Host(workers=0)).model.state_dict()
+    again = vitlab.train(
+        recipe, "python", resume=True, host=Host(workers=0, effort=BRIEF)
+    ).model.state_dict()
     first = vitlab.load(run).state_dict()
     assert first.keys() == again.keys()
     assert all(torch.equal(first[key], again[key]) for key in first)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import BRIEF, LIGHT, call, photo_folder
 from oracles.peers import timm
 from training.kept import resumed, stopped
 from vitlab.errors import HubError, OptionError, RunError, WeightsError
@@ -20,7 +20,7 @@ from vitlab.weights.identity import fingerprint
 
 SHAPE = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 QUICK: dict[str, Any] = {"steps": 2, "batch": 16, "ema": 0.5, "lr": 1e-2}
-HOST = Host(workers=0, check_duplicates="no")
+HOST = Host(workers=0, check_duplicates="no", effort=BRIEF)
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +225,6 @@ def test_the_default_backbone_offline(data: str, capsys: pytest.CaptureFixture[s
     assert err.rstrip().endswith("pass --from WEIGHTS to start from a model on this machine")
     assert BACKBONE in " ".join(call(capsys, "finetune", "--help")[1].split())
     with pytest.raises(HubError):
-        vitlab.finetune(data)
+        vitlab.finetune(data, host=LIGHT)
     with pytest.raises(WeightsError):
-        vitlab.finetune(data, "nowhere")
+        vitlab.finetune(data, "nowhere", host=LIGHT)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import vitlab
+from conftest import BRIEF, LIGHT
 from docs import pages
 from training.kept import PLAIN, weights
 from vitlab.recipes.recipe import Host
@@ -43,7 +44,9 @@ def test_a_tracker_is_told_recipe_and_numbers(
 ) -> None:
     fake = Fake("trackio")
     monkeypatch.setitem(sys.modules, "trackio", fake)
-    vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path / "run", host=Host(track="trackio"))
+    vitlab.train(
+        vitlab.recipe("digits", **PLAIN), tmp_path / "run", host=Host(track="trackio", effort=BRIEF)
+    )
     assert fake.started["config"]["optimizer"]["lr"] == 2e-3
     assert fake.started["name"].startswith("run-")
     assert [step for step, line in fake.lines if "train/loss" in line] == list(range(1, 7))
@@ -55,7 +58,7 @@ def test_tensorboard_gets_event_files_that_it_can_read(whole: vitlab.Run, tmp_pa
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    host = Host(track="tensorboard")
+    host = Host(track="tensorboard", effort=BRIEF)
     run = vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path / "run", host=host)
     events = EventAccumulator(str(run.folder / "tensorboard"))
     events.Reload()
@@ -79,7 +82,9 @@ def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", Fake("wandb", fail))
-    run = vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path / "run", host=Host(track="wandb"))
+    run = vitlab.train(
+        vitlab.recipe("digits", **PLAIN), tmp_path / "run", host=Host(track="wandb", effort=BRIEF)
+    )
     (said,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("wandb "))
     assert said.startswith(FAILING[fail])
     assert weights(run) == weights(whole)
@@ -104,7 +109,7 @@ def test_a_missing_package_is_named_before_anything_is_written(
         vitlab.train(
             vitlab.recipe("digits", **PLAIN),
             tmp_path / "run",
-            host=Host(track=name),  # type: ignore[arg-type]
+            host=Host(track=name, effort=BRIEF),  # type: ignore[arg-type]
         )
     assert not (tmp_path / "run").exists()
 
@@ -112,7 +117,7 @@ def test_a_missing_package_is_named_before_anything_is_written(
 def test_a_function_gets_every_line_and_may_end_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     recipe = vitlab.recipe("digits", model="ViT(width=8,depth=1,heads=1,mlp=8)/4", steps=2)
     seen: list[dict[str, Any]] = []
-    run = vitlab.train(recipe, tmp_path / "run", on_line=seen.append)
+    run = vitlab.train(recipe, tmp_path / "run", on_line=seen.append, host=LIGHT)
     assert seen == RunFolder(run.folder).journal.read()
     assert {line["kind"] for line in seen} == {"train", "test", "result"}
 
@@ -120,8 +125,8 @@ def test_a_function_gets_every_line_and_may_end_a_run_that_can_be_resumed(tmp_pa
         raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):
-        vitlab.train(recipe, tmp_path / "cut", on_line=stop)
-    resumed = vitlab.train(recipe, tmp_path / "cut", resume=True)
+        vitlab.train(recipe, tmp_path / "cut", on_line=stop, host=LIGHT)
+    resumed = vitlab.train(recipe, tmp_path / "cut", resume=True, host=LIGHT)
     assert resumed.metrics["nll"] == run.metrics["nll"]
 
 

@@ -11,7 +11,15 @@ import torch
 from safetensors.numpy import load_file
 
 import vitlab
-from conftest import TINY, call, fewer_digits, photo, photo_folder
+from conftest import (
+    BRIEF,
+    LIGHT,
+    TINY,
+    call,
+    fewer_digits,
+    photo,
+    photo_folder,
+)
 from training.kept import CLOCKS, EACH, PLAIN, journal, resumed, weights
 from vitlab.data.holdout import with_validation
 from vitlab.data.learning import open_to_learn
@@ -54,27 +62,29 @@ def test_a_run_leaves_all_it_should_and_the_model_that_was_tested(whole: vitlab.
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(
     whole: vitlab.Run, tmp_path: Path
 ) -> None:
-    again = vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path / "a", host=Host(workers=2))
-    other = vitlab.train(vitlab.recipe("digits", **PLAIN | {"seed": 1}), tmp_path / "b")
+    again = vitlab.train(
+        vitlab.recipe("digits", **PLAIN), tmp_path / "a", host=Host(workers=2, effort=BRIEF)
+    )
+    other = vitlab.train(vitlab.recipe("digits", **PLAIN | {"seed": 1}), tmp_path / "b", host=LIGHT)
     assert weights(again) == weights(whole) != weights(other)
 
 
 def test_a_folder_that_holds_a_run_is_kept(whole: vitlab.Run, photos: Path, tmp_path: Path) -> None:
     run = shutil.copytree(whole.folder, tmp_path / "run")
     recipe = vitlab.recipe("digits", **PLAIN)
-    again = vitlab.train(recipe, run, resume=True)
+    again = vitlab.train(recipe, run, resume=True, host=LIGHT)
     assert again.metrics == whole.metrics | {"run": str(run), "report": str(run / "report.html")}
     with pytest.raises(ValueError, match="already contains a run: pass resume=True to continue"):
-        vitlab.train(recipe, run)
+        vitlab.train(recipe, run, host=LIGHT)
     with pytest.raises(ValueError, match="was started with seed=0, not 3"):
-        vitlab.train(recipe.changed(seed=3), run, resume=True)
+        vitlab.train(recipe.changed(seed=3), run, resume=True, host=LIGHT)
     with pytest.raises(ValueError, match="exists and contains no run"):
-        vitlab.train(recipe, photos)
+        vitlab.train(recipe, photos, host=LIGHT)
     with (
         RunFolder(tmp_path / "busy").locked(),
         pytest.raises(ValueError, match="another process is training in"),
     ):
-        vitlab.train(recipe, tmp_path / "busy")
+        vitlab.train(recipe, tmp_path / "busy", host=LIGHT)
     assert weights(run) == weights(whole)
 
 
@@ -139,7 +149,9 @@ def test_mixed_batches_in_pieces_give_the_gradient_of_the_whole(tmp_path: Path) 
     """Also of an odd number of images, and in pieces of an odd one."""
     recipe = vitlab.recipe("digits", **MIXED | {"steps": 3, "batch": 47, "dropout": 0.0})
     states = [
-        vitlab.train(recipe.changed(micro_batch=micro), tmp_path / str(micro)).model.state_dict()
+        vitlab.train(
+            recipe.changed(micro_batch=micro), tmp_path / str(micro), host=LIGHT
+        ).model.state_dict()
         for micro in (0, 16, 9)
     ]
     for name, tensor in states[0].items():
@@ -154,7 +166,9 @@ def test_a_mixed_run_has_the_same_bits_with_any_number_of_workers(
     recipe = vitlab.recipe("small", str(photos), **how)
     runs = [
         vitlab.train(
-            recipe.changed(**more), tmp_path / f"{workers}{more}", host=Host(workers=workers)
+            recipe.changed(**more),
+            tmp_path / f"{workers}{more}",
+            host=Host(workers=workers, effort=BRIEF),
         )
         for workers, more in ((0, {}), (2, {}), (0, {"mixup": 0.0}), (0, {"cutmix": 0.0}))
     ]
@@ -175,14 +189,18 @@ def test_damaged_images_are_skipped_counted_and_limited(
     for limit, said in ((1, "1"), (0.05, '"5%"')):  # five are put up with
         words = rf"6 of 60 .* host=vitlab.Host\(max_bad={said}\) allows: .*max_bad=12\)$"
         with pytest.raises(DataError, match=words):
-            vitlab.train(recipe, tmp_path / "strict", host=Host(max_bad=limit))
+            vitlab.train(recipe, tmp_path / "strict", host=Host(max_bad=limit, effort=BRIEF))
         said = capsys.readouterr().err
         assert all(name in said for name in broken), "all of them at once"
         assert not (tmp_path / "strict").exists()
-    followed = vitlab.train(recipe, tmp_path / "strict", host=Host(max_bad=12, workers=0))
+    followed = vitlab.train(
+        recipe, tmp_path / "strict", host=Host(max_bad=12, workers=0, effort=BRIEF)
+    )
     told = "\n".join(followed.metrics["notes"]), capsys.readouterr().err
     assert all(each.count(f"{name}: ") == 1 for each in told for name in broken)
-    other = vitlab.train(recipe, tmp_path / "workers", host=Host(max_bad=0.1, workers=2))
+    other = vitlab.train(
+        recipe, tmp_path / "workers", host=Host(max_bad=0.1, workers=2, effort=BRIEF)
+    )
     assert followed.metrics["damaged"] == other.metrics["damaged"] == 6
     assert weights(followed) == weights(other)
 
@@ -200,7 +218,7 @@ def test_a_few_damaged_of_few_are_named_before_the_first_step_and_left_out(
         lines.append(capsys.readouterr().err + str(line["kind"]))
 
     given: dict[str, Any] = {"data": str(photos), "weights": base, "out": tmp_path / "run"}
-    given |= {"steps": 2, "batch": 8, "host": Host(workers=0)}
+    given |= {"steps": 2, "batch": 8, "host": Host(workers=0, effort=BRIEF)}
     run = vitlab.finetune(**given, on_line=on_line)
     assert all(f"{name}: damaged" in lines[0] for name in broken)
     assert all(lines[0].count(name) == 1 and name not in "".join(lines[1:]) for name in broken)
@@ -262,7 +280,7 @@ def test_a_run_ends_when_patience_does_and_keeps_the_best(
     monkeypatch.setattr(Best, "compare", look)
     monkeypatch.setattr(observer, "curve_point", falling)
     how = TINY | {"epochs": 8, "batch": 32, "patience": 2, "test_every": 0.25, "ema": 0} | how
-    run = vitlab.train(vitlab.recipe("digits", **how), tmp_path / "run")
+    run = vitlab.train(vitlab.recipe("digits", **how), tmp_path / "run", host=LIGHT)
     assert len(seen) == 5
     for name, tensor in vitlab.load(run.folder).state_dict().items():
         assert torch.equal(tensor, list(seen.values())[2][name])
@@ -289,7 +307,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
     def train(name: str, data: str, **how: Any) -> tuple[vitlab.Run, int]:
         calls.clear()
         how = TINY | {"epochs": 1, "batch": 16, "test_every": 1, "image_size": 8} | how
-        run = vitlab.train(vitlab.recipe("small", data=data, **how), tmp_path / name)
+        run = vitlab.train(vitlab.recipe("small", data=data, **how), tmp_path / name, host=LIGHT)
         return run, len(calls) - len(journal(run, "test") + journal(run, "validation"))
 
     return train
@@ -332,7 +350,7 @@ def _no_page(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_report_no_page_is_made_and_none_is_named(
     name: str, tmp_path: Path, photos: Path
 ) -> None:
-    host = Host(report="no", check_duplicates="no", workers=0)
+    host = Host(report="no", check_duplicates="no", workers=0, effort=BRIEF)
     recipe = vitlab.recipe(name, data=str(photos) if name == "mae" else "digits", **SMALL)
     run = vitlab.train(recipe, tmp_path / "run", host=host)
     folder = RunFolder(run.folder)
@@ -348,7 +366,7 @@ def test_all_but_the_page_is_the_same(
     whole: vitlab.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = shutil.copytree(whole.folder, tmp_path / "with")
-    host = Host(report="no")
+    host = Host(report="no", effort=BRIEF)
     other = vitlab.train(vitlab.recipe("digits", **PLAIN), tmp_path / "without", host=host).folder
     assert FILES - {each.name for each in other.iterdir()} == {"report.html"}
     assert (weights(one), journal(one)) == (weights(other), journal(other))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from conftest import TINY, call, photo_folder
+from conftest import BRIEF, TINY, call, photo_folder
 from training.kept import resumed, stopped, weights
 from vitlab.data.holdout import with_validation
 from vitlab.data.learning import open_to_learn
@@ -16,7 +16,7 @@ from vitlab.errors import OptionError
 from vitlab.recipes.recipe import Host
 
 QUICK = TINY | {"epochs": 1, "batch": 16, "image_size": 8}
-HOST = Host(workers=0)
+HOST = Host(workers=0, effort=BRIEF)
 
 
 @pytest.fixture
@@ -39,7 +39,9 @@ def test_stopped_and_resumed_the_bits_are_the_same(uneven: Path, tmp_path: Path)
     recipe = vitlab.recipe("small", str(uneven), balance="sampling", mixup=0.2, **QUICK)
     whole = vitlab.train(recipe, tmp_path / "whole", host=HOST)
     stopped(2, recipe, tmp_path / "run", HOST)
-    assert weights(resumed(recipe, tmp_path / "run", Host(workers=1))) == weights(whole)
+    assert weights(resumed(recipe, tmp_path / "run", Host(workers=1, effort=BRIEF))) == weights(
+        whole
+    )
     none = vitlab.train(recipe.changed(balance="none"), tmp_path / "none", host=HOST)
     assert weights(none) != weights(whole)
 

@@ -13,7 +13,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import vitlab
-from conftest import call, photo, photo_folder
+from conftest import BRIEF, LIGHT, call, photo, photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.compute import Compute
@@ -23,7 +23,7 @@ from vitlab.evaluation.probes.searching import FoundHead, choices_of, fit_head, 
 from vitlab.recipes.recipe import Host
 from vitlab.transfer import linear_probe
 
-HOST = Host(workers=0, report="no")
+HOST = Host(workers=0, report="no", effort=BRIEF)
 
 
 VIT = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
@@ -43,7 +43,7 @@ def probed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, vitlab.Run]:
     folder = tmp_path_factory.mktemp("probe")
     weights = backbone(folder, channels=1)
     return weights, vitlab.probe(
-        "digits", weights, folder / "run", host=Host(workers=0), cache=None
+        "digits", weights, folder / "run", host=Host(workers=0, effort=BRIEF), cache=None
     )
 
 
@@ -145,7 +145,7 @@ def test_every_command_takes_the_run(
     assert code == 0, err
     assert json.loads(out)["accuracy"] > 0.7
     for more in ({}, {"image_size": 8}):  # one that was not said then, and is as it was
-        again = vitlab.probe("digits", weights, run.folder, resume=True, **more)
+        again = vitlab.probe("digits", weights, run.folder, resume=True, **more, host=LIGHT)
         assert again.metrics["accuracy"] == run.metrics["accuracy"]
     for changed, words in (
         ({"seed": 5}, "seed=0, not 5"),
@@ -156,11 +156,11 @@ def test_every_command_takes_the_run(
     ):
         other = {"weights": weights, "resume": True} | changed
         with pytest.raises(RunError, match=rf"was started with {words}: leave the option out, or"):
-            vitlab.probe("digits", out=run.folder, **other)
+            vitlab.probe("digits", out=run.folder, **other, host=LIGHT)
     file = run.folder / "run.toml"
     text = file.read_text()
     file.write_text("".join(text.partition("[head.asked]")[:1]))  # as earlier versions left it
-    again = vitlab.probe("digits", weights, run.folder, resume=True, by="ridge")
+    again = vitlab.probe("digits", weights, run.folder, resume=True, by="ridge", host=LIGHT)
     assert again.metrics["accuracy"] == run.metrics["accuracy"]
     file.write_text(text)
 
@@ -288,7 +288,7 @@ def test_several_labels_are_not_fitted(tmp_path: Path) -> None:
         vitlab.probe(data, weights, tmp_path / "x", host=HOST, cache=None)
     assert not (tmp_path / "x").exists()
     with pytest.raises(OptionError, match="epochs is for training"):
-        vitlab.probe("digits", weights, epochs=3)
+        vitlab.probe("digits", weights, epochs=3, host=LIGHT)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from torch import Tensor, nn
 
 import vitlab
-from conftest import call
+from conftest import BRIEF, SHOWN, call
 from vitlab.data.boxes import boxes_of, scenes
 from vitlab.data.settings import Data
 from vitlab.data.targets import numbers_of, open_targets, standardized
@@ -29,12 +29,13 @@ from vitlab.evaluation.regression import evaluate_targets, target_figures
 from vitlab.models.heads.regress import Estimates
 from vitlab.objectives.regress import target_loss
 from vitlab.recipes.recipe import Host
-from vitlab.training import first_state
 from vitlab.weights.regressor import load_regressor
 
 VIT = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
 # two halves of other grays are near-duplicates, whatever the grays
-HOST = Host(workers=0, device="cpu", report="no", checkpoint_every=1000, check_duplicates="no")
+HOST = Host(
+    workers=0, device="cpu", report="no", checkpoint_every=1000, check_duplicates="no", effort=BRIEF
+)
 COUNT = 80
 
 
@@ -219,7 +220,7 @@ def test_fine_tuning_begins_as_ridge_regression(table: Path, tmp_path: Path) -> 
         assert (run.metrics["r2"] > 0.2) == (start == "probe")
     train = standardized(open_targets(table, ["price", "slope"], Data())).train
     learn = features_of(model, train, Compute("cpu", workers=0))
-    found = find_ridge(train, learn, [FeatureChoice(2, "", 0, 16)], first_state.FOLDS)
+    found = find_ridge(train, learn, [FeatureChoice(2, "", 0, 16)], BRIEF.folds)
     begun = load_regressor(tmp_path / "probe")
     for name, rows in found.layer().items():
         np.testing.assert_allclose(getattr(begun, name), rows, rtol=1e-4, atol=1e-5)
@@ -297,13 +298,12 @@ def test_bad_input_is_one_line(
 # Commands
 
 
-@pytest.mark.drawn
 def test_train_evaluate_predict(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, how = str(tmp_path / "run"), ["--workers", "0", "--device", "cpu", "--json"]
     what = ["--targets", "price,slope", "--loss", "gaussian", "--model", VIT, "--steps", "9"]
-    code, out, err = call(capsys, "train", str(table), *what, "--out", run, *how)
+    code, out, err = call(capsys, "train", str(table), *what, "--out", run, *how, effort=SHOWN)
     trained = json.loads(out)
     report = (tmp_path / "run" / "report.html").read_text()
     assert "learned to estimate numbers" in report

@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors import safe_open
 
 import vitlab
-from conftest import call, draw_reports
+from conftest import BRIEF, LIGHT, SHOWN, call
 from made_scenes import CLASSES, scene, scene_folder
 from vitlab.data.masks import open_masks
 from vitlab.errors import DataError, OptionError, RunError, WeightsError
@@ -23,7 +23,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.weights.segmenter import load_segmenter
 
-HOST = Host(workers=0, report="no", device="cpu")
+HOST = Host(workers=0, report="no", device="cpu", effort=BRIEF)
 QUIET: dict[str, Any] = {"task": "segment", "host": HOST, "quiet": True}
 
 
@@ -44,10 +44,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(weights: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     """A run with a report."""
     folder = tmp_path_factory.mktemp("segment") / "run"
-    host = Host(workers=0, device="cpu")
-    with pytest.MonkeyPatch.context() as patch:
-        draw_reports(patch)
-        return vitlab.probe(str(data), weights, folder, task="segment", host=host, quiet=True)
+    host = Host(workers=0, device="cpu", effort=SHOWN)
+    return vitlab.probe(str(data), weights, folder, task="segment", host=host, quiet=True)
 
 
 @pytest.fixture
@@ -98,7 +96,7 @@ def test_shapes_are_found_and_the_run_is_a_run(run: vitlab.Run) -> None:
 def test_the_same_bits_again_and_with_workers(
     run: vitlab.Run, weights: str, data: Path, tmp_path: Path
 ) -> None:
-    host = Host(workers=2, report="no", device="cpu")
+    host = Host(workers=2, report="no", device="cpu", effort=BRIEF)
     again = vitlab.probe(
         str(data), weights, tmp_path / "run", task="segment", host=host, quiet=True
     )
@@ -295,7 +293,14 @@ def test_a_damaged_or_strange_head_is_refused(run: vitlab.Run, tmp_path: Path) -
 
 def test_another_input_size_and_wrong_models(weights: str, data: Path, tmp_path: Path) -> None:
     made = vitlab.probe(
-        str(data), weights, tmp_path / "run", **QUIET, by="ridge", image_size=24, concat=2
+        str(data),
+        weights,
+        tmp_path / "run",
+        **QUIET,
+        by="ridge",
+        image_size=24,
+        concat=2,
+        host=LIGHT,
     )
     assert vitlab.load(made.folder).config.image_size == 24
     assert {len(each["layers"]) for each in made.metrics["tried"]} == {1, 2}
@@ -306,7 +311,11 @@ def test_another_input_size_and_wrong_models(weights: str, data: Path, tmp_path:
     pairs = open_masks(str(data)).parts["all"].take(np.array([0]))
     with pytest.raises(DataError, match="only image with a mask"):
         vitlab.probe(
-            [(pairs.image(0).decode(3), pairs.numbers(0))], weights, tmp_path / "1", **QUIET
+            [(pairs.image(0).decode(3), pairs.numbers(0))],
+            weights,
+            tmp_path / "1",
+            **QUIET,
+            host=LIGHT,
         )
 
 

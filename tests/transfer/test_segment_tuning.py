@@ -1,6 +1,7 @@
 """`vitlab finetune --task segment`: the fitted head learns on, with the last blocks."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import torch
 from PIL import Image
 
 import vitlab
-from conftest import call, draw_reports
+from conftest import BRIEF, SHOWN, call
 from made_scenes import scene_folder
 from vitlab.errors import OptionError, WeightsError
 from vitlab.recipes.recipe import Host
 from vitlab.weights.segmenter import load_segmenter
 
-HOST = Host(workers=0, device="cpu")
+HOST = Host(workers=0, device="cpu", effort=BRIEF)
 QUICK: dict[str, Any] = {"epochs": 10, "batch": 8, "lr": 5e-3, "host": HOST, "quiet": True}
 
 
@@ -26,7 +27,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("tuning")
     torch.manual_seed(0)
     model = vitlab.create("ViT(width=16,depth=3,heads=2,mlp=32)/4", classes=0, image_size=32)
-    scenes, host = scene_folder(place / "scenes", 24), Host(workers=0, report="no", device="cpu")
+    scenes = scene_folder(place / "scenes", 24)
+    host = Host(workers=0, device="cpu", effort=BRIEF)
     vitlab.probe(
         str(scenes), model, place / "fitted", task="segment", by="ridge", host=host, quiet=True
     )
@@ -42,12 +44,10 @@ def there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def tuned(place: Path) -> vitlab.Run:
     """Two blocks of it and the head, trained, with a report."""
-    with pytest.MonkeyPatch.context() as patch:
-        draw_reports(patch)
-        return vitlab.finetune(
-            str(place / "scenes"), place / "fitted", place / "tuned", "last", task="segment",
-            **QUICK,
-        )  # fmt: skip
+    return vitlab.finetune(
+        str(place / "scenes"), place / "fitted", place / "tuned", "last", task="segment",
+        **QUICK | {"host": replace(HOST, effort=SHOWN)},
+    )  # fmt: skip
 
 
 def test_two_blocks_learn_and_segment_better(tuned: vitlab.Run) -> None:

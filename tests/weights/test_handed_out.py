@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import photo_folder
+from conftest import BRIEF, photo_folder
 from made_models import noisy, tiny
 from vitlab.recipes.recipe import Host
 from vitlab.recorded_paths import last_name, strip_places
@@ -43,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return vitlab.finetune(
         place / "photos", place / "base", place / "runs" / "lora", tune="lora", head_start="zero",
         epochs=2, batch=8, lr=0.05, warmup=0, precision="fp32", quiet=True,
-        host=Host(device="cpu", workers=0, report="no"),
+        host=Host(device="cpu", workers=0, report="no", effort=BRIEF),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import yaml
 from huggingface_hub import ModelCard, constants
 
 import vitlab
-from conftest import call
+from conftest import LIGHT, call
 from made_models import equal, tiny
 from oracles.hub import Hub
 from vitlab.files import sha256
@@ -280,7 +280,7 @@ def test_the_command_carries_the_figures_of_a_run(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = vitlab.recipe("digits", model="ViT(width=16,depth=1,heads=2,mlp=32)/4", steps=1)
-    run = vitlab.train(recipe, tmp_path / "run")
+    run = vitlab.train(recipe, tmp_path / "run", host=LIGHT)
 
     def pushed() -> dict[str, bytes]:
         assert call(capsys, "push", str(run.folder), NAME)[0] == 0

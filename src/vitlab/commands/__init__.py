@@ -11,10 +11,11 @@ The options that several commands have are declared here, once, as classes to in
 `RunOptions`; those of data are `data.settings.Columns`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+from vitlab.effort import Effort
 from vitlab.errors import OptionError
 from vitlab.machine.open_files import check_open_files
 from vitlab.options import Only, Options, argument, at_least, defaults, option, options_of, when
@@ -149,6 +150,10 @@ class RunOptions(Options):
 
     host: Host = Host()
     command: str = ""
+
+    def with_effort(self, effort: Effort) -> Self:
+        """Return them for a run whose figures are worked out this thoroughly."""
+        return replace(self, host=replace(self.host, effort=effort))
 
 
 def say_skipped(*messages: str) -> None:

@@ -29,7 +29,7 @@ from vitlab.errors import DataError
 from vitlab.evaluation.answers import Bools, Floats, Integers, finite, mean_known
 from vitlab.evaluation.choosing import Split, as_held_out, as_trained, chosen
 from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.intervals import affordable, bootstrapped, redrawn
+from vitlab.evaluation.intervals import RESAMPLES, affordable, bootstrapped, redrawn
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.files import staged_folder
 from vitlab.models.heads.detect import Detector
@@ -241,17 +241,21 @@ def _areas(hits: Bools, times: Floats, count: float) -> Floats:
 
 
 def box_figures(
-    found: Sequence[Detections], truth: Boxes, classes: Sequence[str], resamples: int | None = None
+    found: Sequence[Detections],
+    truth: Boxes,
+    classes: Sequence[str],
+    resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
     """Return `ap50`, `ap`, 95% intervals over images and a table of the classes.
 
-    All is given as `average_precision` takes it; without resamples (0) there are no intervals.
+    All is given as `average_precision` takes it; there are at most so many resamples, and without
+    (0) no intervals.
     With few objects a class, an envelope of precision is above that of many: of made scenes by 2
     points with 80 objects a class.
     """
     size = len(THRESHOLDS) * sum(len(each.classes) for each in found)
     once = np.ones(len(found))
-    drawn = redrawn(len(found), affordable(size) if resamples is None else resamples)
+    drawn = redrawn(len(found), affordable(size, resamples))
     weights = np.vstack([once, *drawn])
     table = average_precision(found, truth, len(classes), weights)
     kinds = truth[..., 0][truth[..., 0] >= 0].astype(np.int64)
@@ -280,7 +284,7 @@ def table_of_boxes(
 
 
 def measure_boxes(
-    detector: Detector, source: Source, compute: Compute, resamples: int | None = None
+    detector: Detector, source: Source, compute: Compute, resamples: int = RESAMPLES
 ) -> tuple[dict[str, Any], list[str]]:
     """Return `box_figures` of a detector on images with boxes, and messages about damaged ones.
 

@@ -46,7 +46,7 @@ _SEED = 0  # the same predictions give the same intervals
 def with_intervals(
     probabilities: Floats,
     labels: "Labels",
-    resamples: int | None = None,
+    resamples: int = RESAMPLES,
     threshold: Floats | float = 0.5,
 ) -> dict[str, Any]:
     """Return the `figures` of predictions, and `intervals`: their 95% confidence intervals.
@@ -54,7 +54,7 @@ def with_intervals(
     Args:
         probabilities: (n, classes)
         labels: of the same n images
-        resamples: None for 1,000, or as many as a few seconds allow, at least 200
+        resamples: how many at most; fewer where they would take more than a few seconds
         threshold: above which a class is predicted where images have several
 
     Raises:
@@ -62,7 +62,7 @@ def with_intervals(
     """
     answers, (images, classes) = answers_of(probabilities, labels, threshold), probabilities.shape
     points = figures_of(answers, probabilities)
-    count = resamples or resamples_for(answers)
+    count = resamples_for(answers, resamples)
     having = [
         metric
         for metric in METRICS.values()
@@ -88,14 +88,15 @@ def with_intervals(
     return points | {"intervals": found}
 
 
-def resamples_for(answers: Answers) -> int:
-    """Return how many resamples a few seconds allow."""
-    return affordable(answers.table.size if isinstance(answers, MultiAnswers) else len(answers))
+def resamples_for(answers: Answers, most: int = RESAMPLES) -> int:
+    """Return how many resamples a few seconds allow, at most so many."""
+    size = answers.table.size if isinstance(answers, MultiAnswers) else len(answers)
+    return affordable(size, most)
 
 
-def affordable(size: int) -> int:
+def affordable(size: int, most: int = RESAMPLES) -> int:
     """Return how many resamples a few seconds allow that each look at so many numbers."""
-    return round(min(max(WORK / max(size, 1), FEWEST), RESAMPLES))
+    return round(min(max(WORK / max(size, 1), FEWEST), most))
 
 
 def resampled(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from vitlab.evaluation.answers import Answers, Bools, Floats, Integers, SingleAnswers, Weighted
-from vitlab.evaluation.intervals import difference, resampled, resamples_for
+from vitlab.evaluation.intervals import RESAMPLES, difference, resampled, resamples_for
 from vitlab.evaluation.metrics import METRICS, Interval, values_of
 from vitlab.evaluation.run_predictions import Examined
 from vitlab.evaluation.statistics import holm
@@ -199,14 +199,15 @@ def figures_of(answers: Answers) -> Figures:
     return {name: float(value[0]) for name, value in found.items() if np.isfinite(value[0])}
 
 
-def pairs_of(answers: Sequence[Answers]) -> list[Pair]:
+def pairs_of(answers: Sequence[Answers], resamples: int = RESAMPLES) -> list[Pair]:
     """Compare all models with each other, each pair once.
 
     Args:
         answers: of each model, to the same images in the same order
+        resamples: how many at most
     """
     points = [figures_of(each) for each in answers]
-    count = resamples_for(answers[0])
+    count = resamples_for(answers[0], resamples)
     samples = [resampled(each, count) for each in answers]
     found = []
     for first, second in combinations(range(len(answers)), 2):

@@ -25,7 +25,7 @@ from vitlab.evaluation.answers import finite, mean_known, ratio
 from vitlab.evaluation.choosing import Split, as_held_out, as_trained, chosen
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
-from vitlab.evaluation.intervals import interval_of, redrawn
+from vitlab.evaluation.intervals import RESAMPLES, interval_of, redrawn
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.evaluation.reliability import REACH
@@ -40,13 +40,16 @@ WITHIN = {"coverage_50": 0.6744897501960817, "coverage_90": 1.6448536269514722} 
 # Figures
 
 
-def target_figures(truth: Numbers, found: Estimates, names: Sequence[str]) -> dict[str, Any]:
+def target_figures(
+    truth: Numbers, found: Estimates, names: Sequence[str], resamples: int = RESAMPLES
+) -> dict[str, Any]:
     """Return the figures of each target, and their 95% intervals over images.
 
     Args:
         truth: (n, targets)
         found: of the same n images
         names: of the targets
+        resamples: how many
 
     Returns:
         `r2`, the mean over the targets that have one, `intervals`, `images`, and `targets`: of each
@@ -56,7 +59,7 @@ def target_figures(truth: Numbers, found: Estimates, names: Sequence[str]) -> di
     errors = truth - found.values
     centered = truth - truth.mean(0)
     table = np.stack([np.abs(errors), errors**2, centered, centered**2], 1)
-    drawn = [np.tensordot(each / images, table, 1) for each in redrawn(images)]
+    drawn = [np.tensordot(each / images, table, 1) for each in redrawn(images, resamples)]
     points = _figures(table.mean(0)[None])
     samples = _figures(np.stack(drawn))
     rows = [{"target": name, "intervals": {}} for name in names]
@@ -119,7 +122,7 @@ def table_of_targets(
 
 
 def measure_targets(
-    regressor: Regressor, source: Source, compute: Compute
+    regressor: Regressor, source: Source, compute: Compute, resamples: int = RESAMPLES
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the figures of a regressor on images with numbers, and messages about damaged ones.
 
@@ -131,7 +134,7 @@ def measure_targets(
         raise DataError(f"no image can be used: {seen.bad[0]}")
     truth = numbers_of(source)[seen.indices]
     found = regressor.estimates(seen.values)
-    figures = target_figures(truth, found, regressor.about.targets)
+    figures = target_figures(truth, found, regressor.about.targets, resamples)
     return figures | {"damaged": len(seen.bad)}, seen.bad
 
 

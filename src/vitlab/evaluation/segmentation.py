@@ -35,7 +35,7 @@ from vitlab.errors import DataError, ImageError
 from vitlab.evaluation.answers import Bools, Floats, Integers, finite, mean_known, ratio
 from vitlab.evaluation.choosing import Split
 from vitlab.evaluation.compute import Compute, borrowed
-from vitlab.evaluation.intervals import bootstrapped, redrawn
+from vitlab.evaluation.intervals import RESAMPLES, bootstrapped, redrawn
 from vitlab.evaluation.records import EvaluationRecord, answered, recorded
 from vitlab.files import staged_folder
 from vitlab.images import ImageSpec
@@ -279,7 +279,9 @@ FIGURES: dict[str, Callable[[Floats], Floats]] = {
 """Of counts (b, classes, 6): (b,). Their names and units are in `METRICS`."""
 
 
-def mask_figures(counts: Counts, classes: Sequence[str]) -> dict[str, Any]:
+def mask_figures(
+    counts: Counts, classes: Sequence[str], resamples: int = RESAMPLES
+) -> dict[str, Any]:
     """Return the figures of images, 95% intervals over images, and a table of the classes.
 
     Resampled are images, as `evaluation.intervals` does.
@@ -287,9 +289,10 @@ def mask_figures(counts: Counts, classes: Sequence[str]) -> dict[str, Any]:
     Args:
         counts: of n images
         classes: their names
+        resamples: how many
     """
     images = len(counts)
-    weights = np.vstack([np.ones(images), *redrawn(images)])
+    weights = np.vstack([np.ones(images), *redrawn(images, resamples)])
     total = np.tensordot(weights, counts.astype(np.float64), 1)
     values = {name: each(total) for name, each in FIGURES.items()}
     whole = iou(total[0, :, :3])
@@ -316,7 +319,9 @@ class Tested(NamedTuple):
     bad: list[Bad]
 
 
-def measure(segmenter: Segmenter, source: MaskedImages, compute: Compute) -> Tested:
+def measure(
+    segmenter: Segmenter, source: MaskedImages, compute: Compute, resamples: int = RESAMPLES
+) -> Tested:
     """Measure a segmenter on images with masks.
 
     Raises:
@@ -336,7 +341,8 @@ def measure(segmenter: Segmenter, source: MaskedImages, compute: Compute) -> Tes
     if not counts:
         raise DataError(f"no image can be used: {bad[0][1] if bad else 'there is none'}")
     every = np.stack(counts)
-    return Tested(mask_figures(every, classes) | {"damaged": len(bad)}, every, indices, bad)
+    figures = mask_figures(every, classes, resamples)
+    return Tested(figures | {"damaged": len(bad)}, every, indices, bad)
 
 
 DEEP = 256  # numbers from which a mask has 16 bits, and no palette

@@ -7,6 +7,7 @@ import torch
 
 from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
+from vitlab.effort import FULL
 from vitlab.evaluation.answers import Float32s, Floats, Integers
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import sample
@@ -22,12 +23,16 @@ AXES = 64  # those along which images of a class differ most
 MOST = 20_000  # images that it is fitted to
 LEAST = 1e-6  # deviation of features, and distance, that is told from none
 FEWEST = 20  # images that the features of a trained model are described from
-FOLDS = 5
 TITLE = "features of the training images"
 
 
 def learned_unlike(
-    model: Model, learned: Source, held: Source | None, compute: Compute, world: World
+    model: Model,
+    learned: Source,
+    held: Source | None,
+    compute: Compute,
+    world: World,
+    folds: int = FULL.folds,
 ) -> Unlike | None:
     """Return what a model that was trained keeps of the features of its training images.
 
@@ -37,6 +42,7 @@ def learned_unlike(
         held: others of the same kind, if there are some, for the threshold
         compute: where and how
         world: the processes, which compute features together
+        folds: parts that are left out in turn for the threshold, without others
 
     Returns:
         None for all processes but the first, and for fewer than 20 images.
@@ -54,9 +60,9 @@ def learned_unlike(
     if not world.first or not np.isfinite(found.values).all():
         return None
     y = np.asarray(learned.labels.values, np.int64)[rows][found.indices]
-    folds = np.random.default_rng(0).permutation(len(y)) % FOLDS
+    parts = np.random.default_rng(0).permutation(len(y)) % folds
     beside = None if others is None else np.array(others.values)
-    return fit_unlike(np.array(found.values), y, folds, layer, beside)
+    return fit_unlike(np.array(found.values), y, parts, layer, beside)
 
 
 def fit_unlike_behind(

@@ -319,7 +319,8 @@ def write_predictions(
         for index in done.indices.tolist()
     ]
     errors = find_label_errors(rows, labels)
-    return with_intervals(rows, labels), errors, errors.rows(sources[0].classes, names.__getitem__)
+    figures = with_intervals(rows, labels, host.effort.resamples)
+    return figures, errors, errors.rows(sources[0].classes, names.__getitem__)
 
 
 def _page(

@@ -26,6 +26,7 @@ def measure(
     batch: int = 1,
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
+    seconds: float = 2.0,
     known: dict[str, Any] | None = None,
     **choices: Any,
 ) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def measure(
         batch: images per forward pass
         device: auto, cpu, cuda, cuda:N or mps
         precision: fp32, or bf16 autocast
+        seconds: how long a timed model repeats
         known: of a saved model, what `vitlab.load` takes: name, part, drop
         choices: fields of the model's configuration; of a saved model, image_size and what its
             file may not say (heads, gelu, …)
@@ -60,7 +62,9 @@ def measure(
         model = model or build(replace(config, zero_head=True))
     if model and timed:
         model = fuse(model) if fused else model
-        figures |= asdict(speed(model, batch=batch, device=device, precision=precision))
+        figures |= asdict(
+            speed(model, batch=batch, device=device, precision=precision, seconds=seconds)
+        )
     if model and engines:
         ranked = ranking(model, choose(device), batch=batch)
         figures["engines"] = [

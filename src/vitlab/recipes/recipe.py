@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from vitlab.data.settings import Augment, Data
+from vitlab.effort import FULL, Effort
 from vitlab.errors import OptionError
 from vitlab.machine.open_files import check_open_files
 from vitlab.optim.table import OPTIMIZERS
@@ -337,6 +338,18 @@ class Host(Options):
     timeout: float = option(
         600.0, "seconds that a process waits for the others before it gives up", above(0)
     )
+    effort: Effort = FULL
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options as JSON has them; what is none of them is not kept."""
+        values = super().as_dict()
+        del values["effort"]
+        return values
+
+    @property
+    def draws_report(self) -> bool:
+        """Whether a run has a page."""
+        return self.report == "yes" and self.effort.report
 
 
 @dataclass(frozen=True)

@@ -392,7 +392,7 @@ class RunFolder:
 
     def final_places(self, host: Host) -> dict[str, str]:
         """Where the run is and, if it is to have one, its report, which is written last."""
-        report = {"report": str(self.report)} if host.report == "yes" else {}
+        report = {"report": str(self.report)} if host.draws_report else {}
         return self.places | report
 
     @property

@@ -122,7 +122,8 @@ def _unlike(observer: Observer, held: Source | None, model: Model, stop: Stop) -
         return None
     slow = named_if_slow("measuring how far images are from the training images", world.first)
     with stop.at_once(), slow:
-        return learned_unlike(model, splits.train, held, observer.compute, world)
+        folds = observer.task.host.effort.folds
+        return learned_unlike(model, splits.train, held, observer.compute, world, folds)
 
 
 def _beside_start(observer: Observer, before: Probabilities, done: Probabilities) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def _beside_start(observer: Observer, before: Probabilities, done: Probabilities
     ends = None
     if before is not done:
         both = [answers_of(each.probabilities, each.labels) for each in (before, done)]
-        gap = pairs_of(both)[0].differences["accuracy"]
+        gap = pairs_of(both, task.host.effort.resamples)[0].differences["accuracy"]
         gain = gap.value
         ends = gap.interval
     choice = ModelChoice(
@@ -258,7 +259,8 @@ def _result(
     task, splits, folder = observer.task, observer.task.splits, observer.task.folder
     results = predictions.probabilities, predictions.labels
     with named_if_slow("computing intervals"):
-        metrics = with_intervals(*results) | _cost_of(observer, model) | own
+        metrics = with_intervals(*results, task.host.effort.resamples)
+    metrics |= _cost_of(observer, model) | own
     measured = replace(splits, test=Subset(splits.test, predictions.indices))  # not what is damaged
     if (usual := most_frequent(measured)) is not None:
         metrics["majority"] = usual[1]
@@ -266,7 +268,7 @@ def _result(
     metrics |= folder.places | {"notes": [*_notes_of(observer), *own.get("notes", ())]}
     folder.check()
     keep(folder, model, splits.test, predictions)
-    if task.host.report == "no":
+    if not task.host.draws_report:
         return metrics, None
     return metrics, ClassifierTest(splits, predictions, observer.compute)
 
@@ -360,7 +362,7 @@ def _held_out_result(
     metrics = point | tested | _cost_of(observer, model) | task.folder.places
     metrics |= {"task": task.recipe.pretext.task, "notes": notes}
     metrics |= {"images": len(task.splits.train), "held_out": len(observer.held_out)}
-    if task.host.report == "no":
+    if not task.host.draws_report:
         return metrics, None
     return metrics, ObjectiveTest(_pictures(observer), _pixels(observer, masks))
 

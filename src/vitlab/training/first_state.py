@@ -51,7 +51,6 @@ from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save
 
-FOLDS = 5
 MOST = 20_000  # images that the classifier is fitted to: with more it hardly starts better
 
 
@@ -218,9 +217,10 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
     vectors = Cuts(inner=layer_of(model.last_layer))
     source, learn, choices = _features(task, model, vectors, world, device)
     found, reason = None, ""
+    folds = task.host.effort.folds
     if world.first:
         try:
-            found = fit_head(source, learn, choices, KINDS[:1], FOLDS, device)
+            found = fit_head(source, learn, choices, KINDS[:1], folds, device)
         except DataError as error:  # too few images
             reason = f"the classifier starts at zero: {error}"
     if reason := world.broadcast(reason):
@@ -277,7 +277,7 @@ def _ridge_start(task: Task, world: World, device: torch.device) -> Task:
     if not world.broadcast(kept is not None):
         model = made_from(task.base, task.config, task.recipe.start)
         features = _features(task, model, FEATURES, world, device)
-        kept = _fitted_ridge(*features) if world.first else None
+        kept = _fitted_ridge(*features, task.host.effort.folds) if world.first else None
     arrays, line = kept or ({}, "")
     told = [{name: each.tolist() for name, each in arrays.items()}, line]
     layer, line = world.broadcast(told)
@@ -286,11 +286,11 @@ def _ridge_start(task: Task, world: World, device: torch.device) -> Task:
 
 
 def _fitted_ridge(
-    source: Source, learn: ImageFeatures, choices: list[FeatureChoice]
+    source: Source, learn: ImageFeatures, choices: list[FeatureChoice], folds: int
 ) -> tuple[Arrays, str]:
     """Return the arrays of a ridge regression, none if there are too few images; and a line."""
     try:
-        found = find_ridge(source, learn, choices, FOLDS)
+        found = find_ridge(source, learn, choices, folds)
     except DataError as error:
         return {}, f"the head starts at zero: {error}"
     return found.layer(), (

@@ -219,13 +219,15 @@ class Observer:
         Without resamples the slow intervals, those of boxes, are left out.
         """
         compute = self.compute
+        most = self.task.host.effort.resamples
         match self.answering:
             case Detector() as found:
-                return *measure_boxes(found, source, compute, resamples), None
+                count = most if resamples is None else resamples
+                return *measure_boxes(found, source, compute, count), None
             case Regressor() as found:
-                return *measure_targets(found, source, compute), None
+                return *measure_targets(found, source, compute, most), None
             case Segmenter() as found:
-                tested = measure(found, masked(source), compute)
+                tested = measure(found, masked(source), compute, most)
                 return tested.figures, [text for _, text in tested.bad], tested
         return {}, [], None
 

@@ -104,7 +104,7 @@ def train_and_test(request: RunRequest) -> Outcome:
         task = replace(task, recipe=replace(task.recipe, precision=agreed), started=started)
         result, lacks_report = world.broadcast([folder.result(), folder.lacks_report])
         if before := finished(folder, result, world):
-            if not lacks_report or host.report == "no":
+            if not lacks_report or not host.draws_report:
                 return Outcome(before, None, is_new=False)
             world.say("its report is missing: testing it again")
             stop.message = "interrupted: pass --resume to write the report"

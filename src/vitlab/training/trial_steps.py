@@ -39,6 +39,7 @@ SHARE = 0.9  # of a device's memory that a batch may take; evaluation and fragme
 SAMPLE = 16  # images of the largest pass that is measured
 PER_MAC, PER_WEIGHT = 4, 64  # bytes: more than a step of labeled images takes
 KEPT, SLACK = 1.7, 1.3  # times as much memory as tensors: on a CPU, which keeps freed memory; else
+PLENTY = 2**31  # free bytes from which on a brief effort measures nothing
 BESIDE = 250e6  # bytes that a CPU's operations take for themselves
 
 
@@ -153,12 +154,16 @@ def choose_micro_batch(session: Session) -> int:
     Raises:
         DeviceError: not even one image fits, or two that are mixed.
     """
-    trainer, augmented, world = session.trainer, session.recipe.augment, session.world
+    trainer = session.trainer
+    augmented = session.recipe.augment
+    world = session.world
+    effort = session.task.host.effort
     whole, on_cpu = largest_share(session.recipe.batch, world.size), trainer.device.type == "cpu"
     free = free_memory(trainer.device) // (world.local_size if on_cpu else 1)
     price, room = cost(trainer.model.config), SHARE * free
     most = whole * PER_MAC * price.macs + PER_WEIGHT * price.params
-    if not world.any(trainer.task is not None or most > room)[0]:
+    asked = effort.memory or not session.recipe.pretext.unlabeled or free <= PLENTY
+    if not world.any((trainer.task is not None and asked) or most > room)[0]:
         return whole
     with world.agreed():
         fixed, each = _needed(session, whole)

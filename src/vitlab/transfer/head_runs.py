@@ -125,7 +125,7 @@ def segment_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     layer = PatchLayer(about, *map(torch.from_numpy, (head.weights, head.bias)))
     segmenter = Segmenter(model, layer)
     with named_if_slow(f"testing on {len(test):,} images"):
-        tested = measure(segmenter, test, compute)
+        tested = measure(segmenter, test, compute, host.effort.resamples)
     bad = [text for _, text in (*found.bad, *tested.bad)]
     lost = check_damage(bad, splits, host.max_bad)
     say(line := _line(found))
@@ -136,7 +136,7 @@ def segment_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     } | leak_figures(leaks)  # fmt: skip
     run = keep_run(request, folder, marks, segmenter, figures)
     shown = SegmenterTest(segmenter, test, tested, compute)
-    return Outcome(run, shown if host.report == "yes" else None)
+    return Outcome(run, shown if host.draws_report else None)
 
 
 def regress_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
@@ -176,7 +176,7 @@ def regress_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     scale = train.labels.scale
     regressor = Regressor(model, Targets(names, True), **found.layer(), scale=scale)
     with named_if_slow(f"testing on {len(splits.test):,} images"):
-        tested, damaged = measure_targets(regressor, splits.test, compute)
+        tested, damaged = measure_targets(regressor, splits.test, compute, host.effort.resamples)
     bad = list(dict.fromkeys([*learn.bad, *damaged]))
     lost = check_damage(bad, splits, host.max_bad)
     about = found.about | {"pool": found.choice.pool or "features", "asked": searched.as_table()}
@@ -191,7 +191,7 @@ def regress_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
         "notes": [*splits.notes, line, *lost],
     } | leak_figures(leaks)  # fmt: skip
     run = keep_run(request, folder, marks, regressor, figures)
-    return Outcome(run, ObjectiveTest() if host.report == "yes" else None)
+    return Outcome(run, ObjectiveTest() if host.draws_report else None)
 
 
 def begun(host: Host, splits: Splits) -> Compute:
@@ -222,7 +222,7 @@ def known_run(folder: RunFolder, mark: str, origin: str, recipe: Recipe) -> Run:
 
 def lacks_report(folder: RunFolder, host: Host) -> bool:
     """Return whether the report of a finished run is to be written, and tell the user."""
-    if host.report == "no" or not folder.lacks_report:
+    if not host.draws_report or not folder.lacks_report:
         return False
     say("its report is missing: testing it again")
     return True

@@ -299,7 +299,8 @@ def _fitted(
         layer = vectors.inner
         made.unlike = fit_unlike_behind(train, learn, found.folds, model.config, layer)
     else:  # it ends before that layer
-        made.unlike = learned_unlike(made, train, None, compute, ALONE)
+        folds = task.host.effort.folds
+        made.unlike = learned_unlike(made, train, None, compute, ALONE, folds)
     return learn, found, made
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import photo
+from conftest import LIGHT, photo
 from vitlab.data.augment.augment import augment, normalize
 from vitlab.data.augment.draws import draws_needed
 from vitlab.data.learning import open_to_learn
@@ -122,5 +122,5 @@ def test_what_does_not_go_with_native_sizes_is_refused() -> None:
     model = "ViT(width=16,depth=1,heads=2,mlp=16)/2"
     recipe = vitlab.recipe("small", "digits", model=model, fit="native", mixup=0.2)
     with pytest.raises(OptionError, match=r"mixup needs images of one size, .* set mixup=0"):
-        vitlab.train(recipe, "run")
+        vitlab.train(recipe, "run", host=LIGHT)
     assert not Path("run").exists()

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet as pq
 
 import vitlab
-from conftest import photo, photo_folder
+from conftest import BRIEF, photo, photo_folder
 from made_files import png
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
@@ -249,9 +249,9 @@ def test_cells_that_hold_no_images(tmp_path: Path) -> None:
 def test_a_run_goes_on_with_the_permission(tmp_path: Path) -> None:
     """It is asked of whoever starts the process, and is no other recipe."""
     recipe = vitlab.recipe("digits", listed(tmp_path / "list"), steps=2, batch=4, **SMALL)
-    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
+    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0, effort=BRIEF))
     allowed = recipe.changed(allow_outside=True)
-    again = vitlab.train(allowed, tmp_path / "run", resume=True, host=Host(workers=0))
+    again = vitlab.train(allowed, tmp_path / "run", resume=True, host=Host(workers=0, effort=BRIEF))
     assert again.metrics["accuracy"] == run.metrics["accuracy"]
 
 

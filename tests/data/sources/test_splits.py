@@ -10,7 +10,7 @@ import pytest
 from sklearn.model_selection import StratifiedKFold
 
 import vitlab
-from conftest import TINY, photo_folder
+from conftest import BRIEF, LIGHT, TINY, photo_folder
 from made_files import png
 from vitlab.data.holdout import (
     fingerprint,
@@ -221,7 +221,7 @@ def test_the_dev_share_is_held_out_of_train_images(uneven: Path, tmp_path: Path)
     assert len(dev.train) + len(dev.test) == 16
     quick = TINY | {"steps": 1, "batch": 8, "train_images": 16}
     again = vitlab.recipe("small", str(uneven), **quick, dev_share=0.25)
-    part = vitlab.train(again, tmp_path / "part", host=Host(workers=0))
+    part = vitlab.train(again, tmp_path / "part", host=Host(workers=0, effort=BRIEF))
     assert part.metrics["images"] == len(dev.test)
     lines = (tmp_path / "part" / "run.toml").read_text().splitlines()
     assert "train_images = 16" in lines
@@ -250,12 +250,12 @@ def test_what_cannot_be_is_refused(uneven: Path) -> None:
 
 def test_a_fold_is_evaluated_on_its_own_images(tmp_path: Path, uneven: Path) -> None:
     recipe = vitlab.recipe("small", str(uneven), **TINY | {"steps": 1, "batch": 8}, fold="2/5")
-    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
+    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0, effort=BRIEF))
     again = vitlab.evaluate(run.model, str(uneven))
     assert again["images"] == run.metrics["images"]
     assert again["nll"] == pytest.approx(run.metrics["nll"])
     with pytest.raises(vitlab.UserError, match="was started with fold=2/5, not 3/5"):
-        vitlab.train(recipe.changed(fold="3/5"), tmp_path / "run", resume=True)
+        vitlab.train(recipe.changed(fold="3/5"), tmp_path / "run", resume=True, host=LIGHT)
 
 
 @pytest.mark.parametrize("splits", [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vitlab
-from conftest import TINY
+from conftest import BRIEF, TINY
 from vitlab.errors import DataError, UserError
 from vitlab.evaluation.paired_tests import figures_of
 from vitlab.evaluation.run_predictions import examine, kept, reopened
@@ -93,7 +93,7 @@ def test_of_several_labels(tmp_path: Path, photos: Path) -> None:
     recipe = vitlab.recipe(
         "small", data=str(data), model=TINY["model"], image_size=8, steps=2, loss="bce"
     )
-    run = vitlab.train(recipe, tmp_path / "run", host=vitlab.Host(workers=0))
+    run = vitlab.train(recipe, tmp_path / "run", host=vitlab.Host(workers=0, effort=BRIEF))
     found = kept(RunFolder(run.folder))
     assert found is not None
     own = figures_of(found.answers)

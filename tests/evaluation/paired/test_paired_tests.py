@@ -16,8 +16,6 @@ from vitlab.evaluation.answers import MultiAnswers, SingleAnswers, answers_of
 from vitlab.evaluation.paired_tests import mcnemar, pairs_of
 from vitlab.evaluation.statistics import holm
 
-pytestmark = pytest.mark.usefixtures("all_resamples")
-
 
 def answers(seed: int, skill: float, images: int = 300, classes: int = 4) -> SingleAnswers:
     """A model that is right about `skill` of the time on images that are the same for all seeds."""

@@ -16,6 +16,8 @@ from absent import without
 from conftest import environment
 from docs.pages import ROOT
 
+pytestmark = pytest.mark.benchmarks
+
 FOLDER = ROOT / "benchmarks"
 ABSENT = ("shtab", "datasets", "pytorch_optimizer", "simplejpeg", "tomli_w", "sklearn",
           "matplotlib", "jinja2", "threadpoolctl", "onnx", "fastapi", "peft",

@@ -10,6 +10,8 @@ import pytest
 
 from docs.pages import ROOT, script
 
+pytestmark = pytest.mark.benchmarks
+
 PROBE = b"GET /health HTTP/1.1\r\n\r\n"
 ASK = b"POST /%d HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
 

@@ -14,6 +14,8 @@ from PIL import Image
 
 from docs.pages import ROOT
 
+pytestmark = pytest.mark.benchmarks
+
 FOLDER = ROOT / "benchmarks"
 TINY = ["--model", "ViT(width=32,depth=1,heads=2,mlp=32)/4", "--device", "cpu"]
 FIXED = [*TINY, "--epochs", "24", "--set", "batch=32", "optimizer=adamw", "lr=0.005", "ema=0"]

@@ -1,18 +1,18 @@
-"""The benchmarks import with torch alone, and compare the same computations; the example runs."""
+"""The benchmarks import with torch alone, and compare the same computations."""
 
 import argparse
 import importlib
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 import vitlab
 from docs.pages import ROOT
 from oracles import peers
+
+pytestmark = pytest.mark.benchmarks
 
 FOLDER = ROOT / "benchmarks"
 FILES = sorted(each.stem for each in FOLDER.glob("*.py"))
@@ -88,17 +88,6 @@ def test_rounds_are_interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
     found = measuring.interleaved(works, 2, "cpu", repeats=2, now=lambda: next(clock))
     assert "".join(calls) == "ab" + "bbaa" + "aabb"
     assert found == {"a": [0.5, 0.0], "b": [3.0, 0.0]}
-
-
-def test_the_example_writes_an_image_of_each_class(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    importlib.import_module("digit_images").main(tmp_path / "images")
-    names = sorted(each.name for each in (tmp_path / "images").iterdir())
-    assert names == [f"a-{digit}.png" for digit in range(6)]
-    with Image.open(tmp_path / "images" / "a-3.png") as image:
-        assert image.size == (8, 8)
 
 
 def test_models_that_other_libraries_write_load_exactly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Tests of the programs in benchmarks/: `make test-benchmarks`."""

@@ -19,7 +19,6 @@ class Learned(Added):
     """
 
     name = "1d"
-    uses = ("positions_at", "positions_size")
     undecayed = ("table",)
 
     def __init__(self, config: ViTConfig) -> None:
@@ -43,7 +42,6 @@ class Grid(Added):
     """
 
     name = "2d"
-    uses = ("positions_at", "positions_size")
     undecayed = ("rows", "columns")
 
     def __init__(self, config: ViTConfig) -> None:

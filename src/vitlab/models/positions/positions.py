@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from vitlab.errors import OptionError
 from vitlab.models.config import Grid, ViTConfig
-from vitlab.models.registry import Component, kinds
+from vitlab.models.registry import Component, kind_named
 
 MOST = 256  # grids that are kept, the oldest of which goes first
 
@@ -257,6 +257,6 @@ def on_grid(config: ViTConfig, grid: Grid) -> ViTConfig:
 
 def scheme_of(config: ViTConfig) -> type[Positions]:
     """Return the class of the positions that a configuration names."""
-    kind = kinds("positions")[config.positions]
+    kind = kind_named("positions", config.positions)
     assert issubclass(kind, Positions)
     return kind

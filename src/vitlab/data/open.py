@@ -7,11 +7,11 @@ function in a file of its own below `data/sources`. A new kind is a file and a l
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from vitlab.by_name import load_object
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
 from vitlab.data.holdout import groups_known, in_splits
@@ -62,8 +62,7 @@ OF_CLASS_FOLDERS = frozenset({"folder", "zip", "shards"})
 
 def _ask_opener(kind: str, request: Request) -> Found | None:
     """Ask the opener of one kind of data."""
-    module, _, function = OPENERS[kind].partition(":")
-    opener: Callable[[Request], Found | None] = getattr(import_module(module), function)
+    opener: Callable[[Request], Found | None] = load_object(OPENERS[kind])
     return opener(request)
 
 

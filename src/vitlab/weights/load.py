@@ -150,7 +150,7 @@ def recognize(
         )
         source = dropped(source, hints.drop)
     with unaltered(source), readable(path):
-        for each in sorted(FORMATS, key=lambda each: each.kind != source.kind):
+        for each in sorted(FORMATS.values(), key=lambda each: each.kind != source.kind):
             if (reading := each.reads(source, hints, empty)) is not None:
                 reading = with_channels(reading, source) if "channels" in hints.choices else reading
                 origins = {**reading.origins, **dict.fromkeys(hints.choices, "option")}

@@ -22,7 +22,6 @@ class Bias(OwnOrShared):
     """
 
     name = "bias"
-    uses = ("positions_at", "positions_size", "bias_locality")
     undecayed = ("table",)
     places: Tensor
 
@@ -150,7 +149,6 @@ class Relative(OwnOrShared):
     """
 
     name = "relative"
-    uses = ("positions_at",)
     undecayed = ("table",)
 
     def __init__(self, config: ViTConfig) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import BRIEF, LIGHT, call
+from conftest import LIGHT, SHOWN, call
 from steps import asked_to_stop
 from training.kept import weights
 from vitlab.errors import OptionError, RunError
@@ -19,7 +19,7 @@ from vitlab.training.stop import Interrupted
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 1, "batch": 256}
 FLAGS = [f"--{key}={value}" for key, value in TINY.items()] + ["--workers", "0"]
-HOST = Host(workers=0, effort=BRIEF)
+HOST = Host(workers=0, effort=SHOWN)
 
 
 def recipe(**more: object) -> Recipe:

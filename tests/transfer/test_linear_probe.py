@@ -13,7 +13,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import vitlab
-from conftest import BRIEF, LIGHT, call, photo, photo_folder
+from conftest import BRIEF, LIGHT, SHOWN, call, photo, photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.compute import Compute
@@ -43,7 +43,7 @@ def probed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, vitlab.Run]:
     folder = tmp_path_factory.mktemp("probe")
     weights = backbone(folder, channels=1)
     return weights, vitlab.probe(
-        "digits", weights, folder / "run", host=Host(workers=0, effort=BRIEF), cache=None
+        "digits", weights, folder / "run", host=Host(workers=0, effort=SHOWN), cache=None
     )
 
 

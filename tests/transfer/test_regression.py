@@ -17,10 +17,11 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from torch import Tensor, nn
 
 import vitlab
-from conftest import BRIEF, SHOWN, call
+from conftest import BRIEF, call
 from vitlab.data.boxes import boxes_of, scenes
 from vitlab.data.settings import Data
 from vitlab.data.targets import numbers_of, open_targets, standardized
+from vitlab.effort import Effort
 from vitlab.errors import DataError, OptionError, RunError, WeightsError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_of
@@ -303,7 +304,7 @@ def test_train_evaluate_predict(
 ) -> None:
     run, how = str(tmp_path / "run"), ["--workers", "0", "--device", "cpu", "--json"]
     what = ["--targets", "price,slope", "--loss", "gaussian", "--model", VIT, "--steps", "9"]
-    code, out, err = call(capsys, "train", str(table), *what, "--out", run, *how, effort=SHOWN)
+    code, out, err = call(capsys, "train", str(table), *what, "--out", run, *how, effort=Effort())
     trained = json.loads(out)
     report = (tmp_path / "run" / "report.html").read_text()
     assert "learned to estimate numbers" in report

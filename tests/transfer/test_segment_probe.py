@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors import safe_open
 
 import vitlab
-from conftest import BRIEF, LIGHT, SHOWN, call
+from conftest import BRIEF, LIGHT, call
 from made_scenes import CLASSES, scene, scene_folder
 from vitlab.data.masks import open_masks
 from vitlab.errors import DataError, OptionError, RunError, WeightsError
@@ -44,7 +44,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(weights: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     """A run with a report."""
     folder = tmp_path_factory.mktemp("segment") / "run"
-    host = Host(workers=0, device="cpu", effort=SHOWN)
+    host = Host(workers=0, device="cpu")  # all resamples, as `evaluate` has
     return vitlab.probe(str(data), weights, folder, task="segment", host=host, quiet=True)
 
 

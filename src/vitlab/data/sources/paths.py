@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import MAX_BYTES
-from vitlab.data.sources.remote import reason
 from vitlab.errors import DataError, ImageError
 from vitlab.files import read_bytes
 
@@ -133,3 +132,11 @@ class Inside:
             return any(whole.is_relative_to(root.resolve()) for root in self.roots)
         except (OSError, RuntimeError, ValueError):  # a ring of links, for example
             return False
+
+
+def reason(error: BaseException) -> str:
+    """Return in a few words why a file could not be read."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, FileNotFoundError):
+        text = "no such file"
+    return " ".join(str(text).split())[:200]

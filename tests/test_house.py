@@ -24,6 +24,7 @@ LAYERS = (
         "documents",
         "machine",
         "device",
+        "on_device",
         "packages",
         "precision",
         "progress",

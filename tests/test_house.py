@@ -28,6 +28,7 @@ LAYERS = (
         "documents",
         "machine",
         "device",
+        "on_device",
         "packages",
         "precision",
         "progress",

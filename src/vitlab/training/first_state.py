@@ -16,7 +16,6 @@ import torch.distributed as dist
 from vitlab.data.holdout import VALIDATION_SHARE, seen_by, with_train_images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Source
-from vitlab.device import with_float64
 from vitlab.distributed.parallel import shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World
@@ -37,6 +36,7 @@ from vitlab.objectives.pretext_task import OwningObjective
 from vitlab.objectives.pretext_tasks import pretext_task
 from vitlab.objectives.regress import Regress
 from vitlab.objectives.segment import Segment
+from vitlab.on_device import with_float64
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.precision import fixed

@@ -26,7 +26,7 @@ from vitlab.recorded_paths import (
     run_of,
     strip_places,
 )
-from vitlab.weights.adapters import BASE, adapter_of
+from vitlab.weights.adapters import BASE
 from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.containers.parts import some
 from vitlab.weights.formats.catalog import PEFT, format_named
@@ -49,6 +49,7 @@ from vitlab.weights.sharded import (
     write_tensors,
 )
 from vitlab.weights.state import StateDict, unwrapped
+from vitlab.weights.write_adapter import adapter_of
 
 ARCHIVE = "model.npz"
 GIVE = "give --base (Python: base=…)"

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.layers import reset_dense
 from vitlab.models.packed import Packed
 from vitlab.models.registry import Component, kind_named
+from vitlab.on_device import exact
 
 Filter = Literal["bilinear", "bicubic"]
 

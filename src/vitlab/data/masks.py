@@ -29,7 +29,7 @@ from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.holdout import chosen, groups_known, origin, without
 from vitlab.data.labels import IGNORED, Classes, Integers, PixelLabels, check_class_names
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.mask_classes import LARGEST, Ignored, MaskClasses
+from vitlab.data.mask_classes import LARGEST, Ignored, MaskClasses, Truth
 from vitlab.data.mask_frames import place_masks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
@@ -47,7 +47,6 @@ from vitlab.errors import DataError, ImageError
 from vitlab.progress import named_if_slow
 
 Numbers = NDArray[np.integer[Any]]  # (rows, columns), as stored
-Truth = NDArray[np.int16]  # (rows, columns): the class of each pixel, or `IGNORED`
 UNKNOWN = -2
 MOST = 1000  # classes
 FORMATS = ("PNG", "BMP", "TIFF")  # without loss

@@ -15,8 +15,8 @@ from vitlab.recipes.pretext import named_task
 from vitlab.recipes.recipe import Host
 from vitlab.run_reports.train import train
 from vitlab.training.outcome import Run
-from vitlab.training.own_code import Transform
 from vitlab.training.tracking import OnLine
+from vitlab.training.transform import Transform
 
 
 @public(recipe=str, out=PLACE)

@@ -9,7 +9,8 @@ import torch
 
 import vitlab
 from conftest import photo
-from vitlab.data.augment.augment import augment, normalize
+from vitlab.data.augment.augment import augment
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches

@@ -37,8 +37,8 @@ from cifar_images import Images, convert, read
 from measuring import machine
 
 import vitlab
-from vitlab.data.augment.augment import normalize
 from vitlab.data.augment.draws import draws_needed
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.loading.batch import Batch
 from vitlab.models.create import build
 from vitlab.models.model import Model
@@ -47,9 +47,8 @@ from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.schedule import learning_rate
 from vitlab.recipes.recipe import Recipe
 from vitlab.training.guard import Figures
-from vitlab.training.plan import step_seed
 from vitlab.training.state import RunState
-from vitlab.training.step import Trainer
+from vitlab.training.step import Trainer, step_seed
 
 EVERY = 30.0  # seconds between two lines of progress
 TESTED = 1000  # images per batch of a test

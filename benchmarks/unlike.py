@@ -42,7 +42,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.source import Source, Subset
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import infer
-from vitlab.evaluation.probes.probing import classes_of
+from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.model import Model
 from vitlab.models.unlike import SHARE

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vitlab.data.loading.loader import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.measure.allocated import peak_bytes
 from vitlab.training.guard import Figures
 from vitlab.training.state import RunState

@@ -8,7 +8,8 @@ import pytest
 
 import vitlab
 from conftest import BRIEF, SHOWN, call, photo_folder
-from vitlab.evaluation.metrics import METRICS, Metric, Weighted
+from vitlab.evaluation.answers import Weighted
+from vitlab.evaluation.metrics import METRICS, Metric
 from vitlab.recipes.recipe import Host
 from vitlab.weights.publish import card
 

@@ -12,7 +12,8 @@ from conftest import call, photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import default_cache, features_in_memory
+from vitlab.evaluation.feature_cache import default_cache
+from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.feature_options import Probing, ProtocolName
 from vitlab.evaluation.probes.probing import probe
 

@@ -7,7 +7,8 @@ import pytest
 
 from counted import calls
 from vitlab.data.box_labels import BoxLabels
-from vitlab.evaluation.detection import Detections, average_precision
+from vitlab.evaluation.average_precision import average_precision
+from vitlab.evaluation.detection import Detections
 
 THRESHOLDS, RECALLS = np.linspace(0.5, 0.95, 10), np.linspace(0, 1, 101)
 

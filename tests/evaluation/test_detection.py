@@ -19,7 +19,8 @@ from vitlab.data.box_labels import BoxLabels
 from vitlab.data.boxes import boxes_of, open_boxes, scenes
 from vitlab.data.settings import Data
 from vitlab.errors import DataError, WeightsError
-from vitlab.evaluation.detection import Detections, average_precision, box_figures
+from vitlab.evaluation.average_precision import average_precision, box_figures
+from vitlab.evaluation.detection import Detections
 from vitlab.graphs import check
 from vitlab.recipes.recipe import Host
 from vitlab.weights.detector import load_detector

@@ -16,7 +16,7 @@ import vitlab
 from conftest import photo
 from distributed.ranks import on_ranks
 from evaluation.small_models import noisy
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
 from vitlab.errors import DataError, DiskError, OptionError

@@ -14,7 +14,7 @@ import vitlab
 from conftest import photo
 from distributed.ranks import on_ranks
 from evaluation.small_models import noisy
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source
@@ -23,14 +23,8 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError
 from vitlab.evaluation import infer, shards
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import (
-    ImageFeatures,
-    default_cache,
-    features_in_memory,
-    features_of,
-    key_of,
-    prune,
-)
+from vitlab.evaluation.feature_cache import default_cache, features_of, key_of, prune
+from vitlab.evaluation.features import ImageFeatures, features_in_memory
 from vitlab.evaluation.probes.feature_options import Pooled
 from vitlab.evaluation.shards import Shard, ShardFolder
 

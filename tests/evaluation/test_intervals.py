@@ -8,8 +8,9 @@ from scipy import stats
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.evaluation import intervals as module
 from vitlab.evaluation.answers import SingleAnswers
-from vitlab.evaluation.intervals import difference, transformed, wilson, with_intervals
+from vitlab.evaluation.intervals import difference, transformed, with_intervals
 from vitlab.evaluation.metrics import METRICS, figures
+from vitlab.evaluation.near_ends import wilson
 from vitlab.evaluation.reliability import calibration_interval
 
 

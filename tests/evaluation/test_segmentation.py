@@ -22,6 +22,7 @@ from vitlab.data.masks import open_masks
 from vitlab.errors import DataError
 from vitlab.evaluation import segmentation
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.mask_figures import REACH, boundary, counts_of, mask_figures, measure
 from vitlab.evaluation.probes.patch_heads import (
     DrawnPixels,
     PixelSums,
@@ -31,17 +32,12 @@ from vitlab.evaluation.probes.patch_heads import (
     find_patch_head,
 )
 from vitlab.evaluation.segmentation import (
-    REACH,
     Mapped,
     Scene,
-    boundary,
     corners_of,
-    counts_of,
     labels_at,
     mapped,
-    mask_figures,
     mask_image,
-    measure,
     segment,
     stitched,
     voc_palette,

@@ -13,7 +13,7 @@ from explore.made import Exploring, kinds
 from serve.hostile import png_bomb
 from serve.made import encoded
 from vitlab import inspect, preprocess
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.explore.explore_routes import MOST_BODY
 from vitlab.explore.views import has_classes

@@ -11,11 +11,12 @@ from torch import Tensor
 import vitlab
 from conftest import call
 from oracles import peers
+from vitlab.data.box_geometry import overlap
 from vitlab.errors import OptionError, WeightsError
 from vitlab.models.heads.detect import BoxClasses, BoxHead, Detector, corners, first_centers
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.detect import centered, detection_loss, matched, overlap
+from vitlab.objectives.detect import centered, detection_loss, matched
 from vitlab.weights.detector import load_detector
 
 CLASSES, QUERIES = 4, 7

@@ -13,8 +13,8 @@ from torch import nn
 import vitlab
 from objectives.made import batch_of
 from oracles.peers import timm
-from vitlab.data.augment.augment import normalize
 from vitlab.data.augment.mix import Mix
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.loading.batch import Batch
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec

@@ -13,8 +13,14 @@ import vitlab
 from objectives.made import seeded
 from vitlab.errors import OptionError
 from vitlab.models.encoder.from_patches import gathered
-from vitlab.objectives import block_mask, masks
-from vitlab.objectives.masks import block_masks, places_of, random_places, smallest_block
+from vitlab.objectives import masks
+from vitlab.objectives.masks import (
+    block_mask,
+    block_masks,
+    places_of,
+    random_places,
+    smallest_block,
+)
 
 DRAWS, MASKS, SIDE, COUNT, LEAST = 10_000, 4_000, 14, 75, 16
 

@@ -15,7 +15,8 @@ from vitlab.optim.optimizers import build, decayed
 from vitlab.optim.schedule import learning_rate
 from vitlab.recipes.optimization import Optimization
 from vitlab.recipes.schedule import Schedule
-from vitlab.training.plan import evaluation_steps, step_seed
+from vitlab.training.plan import evaluation_steps
+from vitlab.training.step import step_seed
 
 
 def rates(total: int, warmup: float, **how: object) -> list[float]:

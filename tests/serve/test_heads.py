@@ -22,7 +22,7 @@ from serve.made import Running, encoded, tiny
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.detection import find_objects
-from vitlab.evaluation.regression import estimate
+from vitlab.evaluation.estimates import estimate
 from vitlab.evaluation.segmentation import write_masks
 from vitlab.serve import replies
 from vitlab.serve.answers import Question, answers

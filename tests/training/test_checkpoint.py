@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vitlab.training import checkpoints
-from vitlab.training.checkpoints import Checkpoint, load, save
+from vitlab.training.checkpoints import load, save
+from vitlab.training.state import Checkpoint
 
 
 def some(step: int) -> Checkpoint:

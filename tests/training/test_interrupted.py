@@ -25,12 +25,8 @@ from conftest import (
 from forked import Forked
 from steps import asked_to_stop, each_step
 from training.kept import EACH, PLAIN, journal, killed, resumed, stopped, weights
-from vitlab.data.loading.loader import (
-    WorkerDiedError,
-    deaths_explained,
-    deaths_reported_late,
-    started,
-)
+from vitlab.data.loading.handover import WorkerDiedError
+from vitlab.data.loading.loader import deaths_explained, deaths_reported_late, started
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder

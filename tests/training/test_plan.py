@@ -5,7 +5,8 @@ import pytest
 import vitlab
 from vitlab.optim.schedule import learning_rate
 from vitlab.recipes.recipe import Decisions
-from vitlab.training.plan import evaluation_gap, plan_for, step_seed
+from vitlab.training.plan import evaluation_gap, plan_for
+from vitlab.training.step import step_seed
 
 
 def test_a_long_run_logs_some_steps_and_its_last() -> None:

@@ -13,7 +13,7 @@ from conftest import BRIEF, SHOWN, call, fewer_digits, photo_folder
 from distributed.ranks import on_ranks
 from steps import asked_to_stop
 from training.kept import PLAIN, journal, weights
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE
 from vitlab.effort import Effort

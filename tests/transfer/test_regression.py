@@ -24,7 +24,7 @@ from vitlab.data.targets import numbers_of, open_targets, standardized
 from vitlab.effort import Effort
 from vitlab.errors import DataError, OptionError, RunError, WeightsError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import features_of
+from vitlab.evaluation.feature_cache import features_of
 from vitlab.evaluation.probes.searching import FeatureChoice, find_ridge
 from vitlab.evaluation.regression import evaluate_targets, target_figures
 from vitlab.models.heads.regress import Estimates

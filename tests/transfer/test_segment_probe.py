@@ -232,7 +232,8 @@ def test_damaged_masks_are_skipped_counted_and_said(
 def test_masks_of_ade_come_back_with_their_numbers(weights: str, tmp_path: Path) -> None:
     """0 does not count, 1 is the first class; the run reads and writes masks so."""
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.segmentation import evaluate_masks, write_masks
+    from vitlab.evaluation.mask_figures import evaluate_masks
+    from vitlab.evaluation.segmentation import write_masks
 
     for split, numbers in (("training", range(10)), ("validation", range(10, 14))):
         for kind in ("images", "annotations"):

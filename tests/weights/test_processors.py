@@ -14,7 +14,7 @@ from PIL import Image
 import vitlab
 from conftest import photo
 from oracles import peers
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.sources.image_files import LabeledFiles

@@ -8,21 +8,20 @@ without PyTorch has `LIGHT = True`, one that cannot without some packages names 
 
 The options that several commands have are declared here, once, as classes to inherit from:
 `WeightsOptions`, `ComputeOptions` and what it is made of, `FlipsOptions`, `PartsOptions`,
-`RunOptions`; those of data are `data.settings.Columns`.
+`RunOptions` (run_options.py); those of data are `data.settings.Columns`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
-from vitlab.effort import Effort
 from vitlab.errors import OptionError
 from vitlab.machine.open_files import check_open_files
-from vitlab.options import Only, Options, argument, at_least, defaults, option, options_of, when
+from vitlab.machine.option_texts import DEVICE, WORKERS
+from vitlab.options import Only, Options, argument, at_least, defaults, option, when
 from vitlab.places import PART, On, check_page, is_folder
 from vitlab.precision import Engine, Precision
 from vitlab.progress import say
-from vitlab.recipes.recipe import Host
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import duration, percent, si
 from vitlab.weights.hub import check_weights
@@ -31,7 +30,6 @@ from vitlab.weights.stated import Stated
 if TYPE_CHECKING:
     from vitlab.models.model import Model
 
-WORKERS = options_of(Host)["workers"].help
 WEIGHTS = "a run folder, a saved model, a weights file, or user/name on the Hugging Face Hub"
 OUT = "a new .csv, .jsonl or .parquet file for a row per image"
 REPLACE = "replace the file that --out names"
@@ -65,7 +63,7 @@ class WeightsOptions(Options):
 class DeviceOptions(Options):
     """Where to compute."""
 
-    device: str = option("auto", options_of(Host)["device"].help)
+    device: str = option("auto", DEVICE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,18 +142,6 @@ class PageOptions(Options):
         return None if self.out is None else check_page(self.out, replace=self.replace)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(Options):
-    """Where and how a run works, and what the user typed."""
-
-    host: Host = Host()
-    command: str = ""
-
-    def with_effort(self, effort: Effort) -> Self:
-        """Return them for a run whose figures are worked out this thoroughly."""
-        return replace(self, host=replace(self.host, effort=effort))
-
-
 def say_skipped(*messages: str) -> None:
     """Report images that cannot be used."""
     say(*(f"skipped: {message}" for message in messages))
@@ -190,12 +176,12 @@ def shown(result: dict[str, Any]) -> bool:
     if "miou" in result:
         _show_worst(result["classes"])
     elif "ap50" in result:
-        from vitlab.evaluation.detection import table_of_boxes
+        from vitlab.evaluation.figure_tables import table_of_boxes
 
         head, rows = table_of_boxes(result["classes"])
         print_table(head, rows[:20])
     else:
-        from vitlab.evaluation.regression import table_of_targets
+        from vitlab.evaluation.figure_tables import table_of_targets
 
         print_table(*table_of_targets(result["targets"]))
     return True

@@ -139,10 +139,10 @@ def run(options: Evaluate) -> dict[str, Any]:
 
 def _within(options: Evaluate) -> dict[str, Any]:
     """Evaluate a run that answers with masks, boxes or numbers."""
+    from vitlab.evaluation.average_precision import evaluate_boxes
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.detection import evaluate_boxes
+    from vitlab.evaluation.mask_figures import evaluate_masks
     from vitlab.evaluation.regression import evaluate_targets
-    from vitlab.evaluation.segmentation import evaluate_masks
     from vitlab.progress import say
 
     run, how = options.weights, options.values("data split")

@@ -136,7 +136,7 @@ def _within(options: Predict) -> dict[str, Any]:
     """Answer with masks, boxes or numbers."""
     from vitlab.evaluation.compute import Compute
     from vitlab.evaluation.detection import find_objects
-    from vitlab.evaluation.regression import estimate
+    from vitlab.evaluation.estimates import estimate
     from vitlab.evaluation.segmentation import write_masks
 
     run, kind = options.weights, head_of(options.weights)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from vitlab.commands import RunOptions, shown
+from vitlab.commands import shown
+from vitlab.commands.run_options import RunOptions
 from vitlab.errors import OptionError
 from vitlab.evaluation.probes.feature_options import CACHE
 from vitlab.options import option, options_of

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from vitlab.commands import WORKERS, DeviceOptions, PageOptions, WorkersOptions, say_skipped
+from vitlab.commands import DeviceOptions, PageOptions, WorkersOptions, say_skipped
 from vitlab.data.exists import check_data, check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import DataError, one_line
 from vitlab.machine.open_files import check_open_files
+from vitlab.machine.option_texts import WORKERS
 from vitlab.options import argument, at_least, option, when
 from vitlab.places import exists
 from vitlab.weights.hub import check_weights

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vitlab.commands import RunOptions, print_costs
+from vitlab.commands import print_costs
+from vitlab.commands.run_options import RunOptions
 from vitlab.experiments.several import ON
 from vitlab.options import above, argument, at_least, option
 from vitlab.places import On, check_run_folder

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from vitlab.commands import RunOptions, print_costs, shown
+from vitlab.commands import print_costs, shown
+from vitlab.commands.run_options import RunOptions
 from vitlab.errors import OptionError
 from vitlab.experiments.several import SeveralRuns, recorded, run_several
 from vitlab.options import option, options_of, when

@@ -3,7 +3,8 @@
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from vitlab.commands import WEIGHTS, RunOptions, print_costs
+from vitlab.commands import WEIGHTS, print_costs
+from vitlab.commands.run_options import RunOptions
 from vitlab.experiments.several import Jobs, VtabSetting
 from vitlab.options import argument, option
 from vitlab.places import check_run_folder

@@ -55,11 +55,10 @@ from vitlab.data.sources.source import (
 from vitlab.data.split_words import SPLIT_OF
 from vitlab.data.splits import split_opened
 from vitlab.errors import DataError, ImageError
-from vitlab.models.heads.mask_classes import LARGEST, Ignored, MaskClasses
+from vitlab.models.heads.mask_classes import LARGEST, Ignored, MaskClasses, Truth
 from vitlab.progress import named_if_slow
 
 Numbers = NDArray[np.integer[Any]]  # (rows, columns), as stored
-Truth = NDArray[np.int16]  # (rows, columns): the class of each pixel, or `IGNORED`
 UNKNOWN = -2
 MOST = 1000  # classes
 FORMATS = ("PNG", "BMP", "TIFF")  # without loss

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitlab.data.augment.augment import normalize, standardize
+from vitlab.data.augment.normalize import normalize, standardize
 from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.data.loading.crops import center, fitted_image
 from vitlab.data.sources.pictures import Form, Pictures, several

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab import device as devices
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.sources.source import Source, Subset
 from vitlab.models.cost import cost

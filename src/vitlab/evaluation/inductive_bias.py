@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.data.augment.augment import normalize, standardize
+from vitlab.data.augment.normalize import normalize, standardize
 from vitlab.data.labels import SingleLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given

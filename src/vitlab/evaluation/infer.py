@@ -16,7 +16,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.labels import Labels, kind_of
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.labels import Numbers
-from vitlab.data.open import open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.source import Source
 from vitlab.data.targets import numbers_of, open_targets
@@ -27,11 +26,9 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.intervals import RESAMPLES, interval_of, redrawn
 from vitlab.evaluation.metrics import METRICS
-from vitlab.evaluation.records import EvaluationRecord, answered, recorded
+from vitlab.evaluation.records import EvaluationRecord, recorded
 from vitlab.evaluation.reliability import REACH
 from vitlab.models.heads.regress import Estimates, Regressor
-from vitlab.progress import Meter
-from vitlab.units import percent
 from vitlab.weights.regressor import load_regressor
 
 WITHIN = {"coverage_50": 0.6744897501960817, "coverage_90": 1.6448536269514722}  # deviations
@@ -104,23 +101,6 @@ def _put_spread(row: dict[str, Any], errors: Numbers, deviations: Numbers) -> No
         _put(row, key, float((scores <= within).mean()), scores, images)
 
 
-def table_of_targets(
-    rows: Sequence[dict[str, Any]],
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return a heading and a line for each target of `target_figures`, with intervals."""
-    names = [key for key in rows[0] if key in METRICS]
-
-    def cell(row: dict[str, Any], name: str) -> str:
-        form = percent if METRICS[name].unit == "percent" else "{:.4g}".format
-        if row[name] is None:
-            return ""
-        ends = " to ".join(map(form, row["intervals"].get(name, ())))
-        return form(row[name]) + f" ({ends})" * bool(ends)
-
-    head = ("target", *(METRICS[name].title for name in names))
-    return head, [(row["target"], *(cell(row, name) for name in names)) for row in rows]
-
-
 def measure_targets(
     regressor: Regressor, source: Source, compute: Compute, resamples: int = RESAMPLES
 ) -> tuple[dict[str, Any], list[str]]:
@@ -166,42 +146,3 @@ def evaluate_targets(
     images = chosen(model, splits, data, split)
     figures, bad = measure_targets(regressor, images.source, compute)
     return recorded(model, began, figures | {"data": data} | images.about, images.notes, bad)
-
-
-def named_estimates(found: Estimates, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return `values`, and `deviations` if there are any, of each image by target."""
-    tables = {key: own.tolist() for key, own in found._asdict().items() if own is not None}
-    return [
-        {key: dict(zip(names, table[number], strict=True)) for key, table in tables.items()}
-        for number in range(len(found.values))
-    ]
-
-
-def estimate(
-    run: str | Path, data: Any, compute: Compute, columns: Columns | None = None
-) -> dict[str, Any]:
-    """Estimate the numbers of images.
-
-    Args:
-        run: of `--task regress`
-        data: images, as `vitlab.data.open.open_images`
-        compute: where, and how many processes decode
-        columns: the columns of a list
-
-    Returns:
-        model, images, damaged; estimates: of each image its name, `values` and `deviations` by
-        target, or the `error`.
-
-    Raises:
-        DataError: no such images.
-    """
-    regressor = load_regressor(run)
-    source = open_images(data, "ignored", columns=columns).every()
-    names = regressor.about.targets
-    with Meter(len(source), title="estimating") as meter:
-        seen = features_in_memory(regressor.model, source, compute, progress=meter.images)
-    estimates = named_estimates(regressor.estimates(seen.values), names)
-    found = dict(zip(seen.indices.tolist(), estimates, strict=True))
-    damaged = np.setdiff1d(np.arange(len(source)), seen.indices).tolist()
-    found |= {n: {"error": text} for n, text in zip(damaged, seen.bad, strict=True)}
-    return answered(regressor.model, "estimates", source, found)

@@ -11,7 +11,8 @@ from vitlab.effort import FULL
 from vitlab.evaluation.answers import Float32s, Floats, Integers
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import sample
-from vitlab.evaluation.features import ImageFeatures, features_of
+from vitlab.evaluation.feature_cache import features_of
+from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.probes.feature_options import InnerFeatures
 from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.models.config import ModelConfig

@@ -37,10 +37,10 @@ from vitlab.report.page import TablePage, write_tables
 from vitlab.run_reports.train import train
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.outcome import Run
-from vitlab.training.own_code import Transform
 from vitlab.training.resume import placed
 from vitlab.training.stop import Interrupted
 from vitlab.training.tracking import OnLine
+from vitlab.training.transform import Transform
 from vitlab.units import counted, duration
 
 POLL = 0.2  # seconds

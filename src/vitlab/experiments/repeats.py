@@ -42,7 +42,7 @@ from vitlab.public_calls import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.page import ReportTable, TablePage
 from vitlab.runs.naming import run_name
-from vitlab.training.own_code import Transform
+from vitlab.training.transform import Transform
 from vitlab.units import percent
 from vitlab.weights.load import load
 

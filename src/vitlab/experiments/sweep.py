@@ -40,7 +40,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.page import ReportTable, TablePage
 from vitlab.runs.naming import run_name
 from vitlab.training.outcome import Run
-from vitlab.training.own_code import Transform
+from vitlab.training.transform import Transform
 
 SHARE = 0.1  # held out of data that is not the paper's
 FACTORS = (0.3, 1.0, 3.0)  # of a recipe's own learning rate

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.labels import Labels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.request import Given, title_of

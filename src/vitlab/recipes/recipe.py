@@ -12,6 +12,7 @@ from vitlab.data.settings import Augment, Data
 from vitlab.effort import FULL, Effort
 from vitlab.errors import OptionError
 from vitlab.machine.open_files import check_open_files
+from vitlab.machine.option_texts import DEVICE, WORKERS
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.options import Bound, Options, above, at_least, check_known, hints, option, when
 from vitlab.packages import check_installed
@@ -284,10 +285,10 @@ def check_packages(recipe: Recipe) -> None:
 class Host(Options):
     """Device, processes, checkpoints and logs; nothing here changes what a run learns."""
 
-    device: str = option("auto", "where to compute: auto, cpu, cuda, cuda:N or mps")
+    device: str = option("auto", DEVICE)
     workers: int | None = option(
         None,
-        "processes that decode images (None: chosen for the data and machine)",
+        WORKERS,
         at_least(0),
         check=check_open_files,
     )

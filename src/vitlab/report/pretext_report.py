@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.evaluation.detection import table_of_boxes
+from vitlab.evaluation.figure_tables import table_of_boxes, table_of_targets
 from vitlab.evaluation.metrics import METRICS
-from vitlab.evaluation.regression import table_of_targets
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow
 from vitlab.report import headline

@@ -8,18 +8,12 @@ import numpy as np
 from PIL import Image
 
 from vitlab.data.labels import IGNORED
-from vitlab.data.masks import MaskedImages, Truth
+from vitlab.data.masks import MaskedImages
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.mask_figures import FIGURES, Tested, iou
 from vitlab.evaluation.metrics import METRICS
-from vitlab.evaluation.segmentation import (
-    FIGURES,
-    Scene,
-    Segmented,
-    Tested,
-    iou,
-    segment,
-    voc_palette,
-)
+from vitlab.evaluation.segmentation import Scene, Segmented, segment, voc_palette
+from vitlab.models.heads.mask_classes import Truth
 from vitlab.models.heads.segment import Segmenter
 from vitlab.progress import named_if_slow
 from vitlab.report.headline import card_of

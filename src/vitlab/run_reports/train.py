@@ -11,9 +11,10 @@ from vitlab.public_calls import PLACE, public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.run_reports.report_run import report_run
 from vitlab.training.outcome import Run
-from vitlab.training.own_code import Hooks, Transform
+from vitlab.training.own_code import Hooks
 from vitlab.training.run import Invocation, RunRequest, train_and_test
 from vitlab.training.tracking import OnLine
+from vitlab.training.transform import Transform
 
 
 @public(recipe=Recipe, out=PLACE)

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.decode.pixels import Box
 from vitlab.data.loading.batches import joined_pixels
 from vitlab.errors import UserError

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitlab.errors import OptionError
 from vitlab.evaluation.detection import detections, objects_of
-from vitlab.evaluation.regression import named_estimates
+from vitlab.evaluation.estimates import named_estimates
 from vitlab.evaluation.segmentation import (
     Scene,
     maps_of,

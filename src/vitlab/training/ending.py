@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab import device as devices
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.loading.loader import WorkerDiedError
+from vitlab.data.loading.handover import WorkerDiedError
 from vitlab.data.masks import masked
 from vitlab.data.sources.source import Source, Subset
 from vitlab.data.summary import most_frequent
@@ -25,12 +25,12 @@ from vitlab.evaluation.calibration import Calibration, temperature_of
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Probabilities, predict
 from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.mask_figures import Tested
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_tables
 from vitlab.evaluation.records import RunRecord, cost_figures
 from vitlab.evaluation.run_predictions import keep
-from vitlab.evaluation.segmentation import Tested
 from vitlab.evaluation.unlike import learned_unlike
 from vitlab.models.heads.segment import Segmenter
 from vitlab.models.model import Model

@@ -21,7 +21,8 @@ from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DeviceError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import FEATURES, ImageFeatures, default_cache, features_of
+from vitlab.evaluation.feature_cache import default_cache, features_of
+from vitlab.evaluation.features import FEATURES, ImageFeatures
 from vitlab.evaluation.infer import Vectors
 from vitlab.evaluation.probes.feature_options import Cuts
 from vitlab.evaluation.probes.searching import KINDS, FeatureChoice, FoundHead, find_ridge, fit_head

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.cache import cached

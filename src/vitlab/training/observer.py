@@ -18,23 +18,23 @@ from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
+from vitlab.evaluation.average_precision import measure_boxes
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.detection import measure_boxes
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.infer import Probabilities, predict
+from vitlab.evaluation.mask_figures import Tested, measure
 from vitlab.evaluation.metrics import MAIN, METRICS, curve_point
 from vitlab.evaluation.regression import measure_targets
-from vitlab.evaluation.segmentation import Tested, measure
 from vitlab.models.heads.detect import Detector
 from vitlab.models.heads.regress import Regressor
 from vitlab.models.heads.segment import Segmenter
 from vitlab.models.model import Model
 from vitlab.objectives.feature_health import feature_health, lidar
 from vitlab.on_device import widest
-from vitlab.training.plan import batches_of, step_seed
+from vitlab.training.plan import batches_of
 from vitlab.training.resolve import Task
 from vitlab.training.state import RunState, means
-from vitlab.training.step import Trainer
+from vitlab.training.step import Trainer, step_seed
 
 MOST = 1024  # images without labels that the loss is measured on, evenly spaced
 CROPPED = 256  # of these, those that LiDAR looks at crop by crop

@@ -10,8 +10,8 @@ from vitlab.data.masks import MaskedImages
 from vitlab.data.sources.request import Splits
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Probabilities
+from vitlab.evaluation.mask_figures import Tested
 from vitlab.evaluation.records import RunRecord
-from vitlab.evaluation.segmentation import Tested
 from vitlab.models.heads.segment import Segmenter
 from vitlab.models.model import Model
 

@@ -96,11 +96,6 @@ def batches_of(
     )
 
 
-def step_seed(seed: int, step: int) -> int:
-    """Return the seed of a step's random numbers, in [0, 2^63); or of a process's within a step."""
-    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
-
-
 def evaluation_gap(recipe: Recipe, epoch: float, total: int, held_out: int) -> float:
     """Return the steps between two evaluations: as many as asked for, more if they cost too much.
 

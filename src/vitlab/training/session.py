@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.handover import WorkerDiedError
 from vitlab.data.loading.loader import (
     Upload,
-    WorkerDiedError,
     choose_workers,
     deaths_explained,
     deaths_reported_late,
@@ -28,12 +28,12 @@ from vitlab.training.checkpoints import Saver
 from vitlab.training.first_state import first_state
 from vitlab.training.guard import Figures
 from vitlab.training.observer import Observer
-from vitlab.training.plan import EVALUATED, batches_of, plan_for, step_seed
+from vitlab.training.plan import EVALUATED, batches_of, plan_for
 from vitlab.training.resolve import Task
 from vitlab.training.rollback import Rollback
 from vitlab.training.screen import Rows, progress
 from vitlab.training.state import Best, RunState, means
-from vitlab.training.step import Trainer
+from vitlab.training.step import Trainer, step_seed
 from vitlab.training.stop import Interrupted, Stop
 from vitlab.training.tracking import Tracker
 from vitlab.units import counted, duration

@@ -8,6 +8,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +16,7 @@ from vitlab.data.augment import mix
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.mix import Mix
 from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.views import View
 from vitlab.device import keep_freed_memory
 from vitlab.distributed.parallel import is_sharded, must_settle, one_pass, replicated
 from vitlab.distributed.shares import passes
@@ -22,8 +24,7 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify, objective_of
-from vitlab.objectives.pretext_task import Learner, LossFigures, OwningObjective
-from vitlab.objectives.pretext_tasks import views_of
+from vitlab.objectives.pretext_task import Learner, LossFigures, OwningObjective, PretextTask
 from vitlab.on_device import widest
 from vitlab.optim.optimizers import set_rate
 from vitlab.optim.sam import statistics_kept, uphill
@@ -37,10 +38,14 @@ from vitlab.training.guard import (
     take_step,
     undo_unless_finite,
 )
-from vitlab.training.own_code import Transform, transformed_batch
-from vitlab.training.plan import step_seed
 from vitlab.training.precision import TrainingEngine
 from vitlab.training.state import RunState
+from vitlab.training.transform import Transform, transformed_batch
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Return the seed of a step's random numbers, in [0, 2^63); or of a process's within a step."""
+    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
 
 
 class Trainer:
@@ -77,7 +82,9 @@ class Trainer:
         self.objective: Classify | OwningObjective = objective or objective_of(recipe.objective)
         self.task = objective if isinstance(objective, OwningObjective) else None
         self.learner = model if self.task is None else Learner(model, self.task)
-        self.views = () if self.task is None else views_of(recipe, model.config)
+        self.views: tuple[View, ...] = ()
+        if isinstance(self.task, PretextTask):
+            self.views = self.task.views(recipe.pretext, model.config, recipe.augment)
         self.begin(0, 1, 1.0)
         self.engine = TrainingEngine(
             self.learner, recipe.precision, compiled, lambda network: replicated(network, world)

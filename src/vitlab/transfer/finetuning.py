@@ -15,8 +15,8 @@ from vitlab.recipes.recipe import Host
 from vitlab.recipes.start import Tune
 from vitlab.run_reports.train import train
 from vitlab.training.outcome import Run
-from vitlab.training.own_code import Transform
 from vitlab.training.tracking import OnLine
+from vitlab.training.transform import Transform
 
 
 @public(recipe=str, out=PLACE)

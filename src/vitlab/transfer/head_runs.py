@@ -17,7 +17,8 @@ from vitlab.data.sources.request import Splits
 from vitlab.data.targets import open_targets, standardized
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import cache_of, features_of
+from vitlab.evaluation.feature_cache import cache_of, features_of
+from vitlab.evaluation.mask_figures import measure
 from vitlab.evaluation.probes.patch_heads import (
     FoundPatchHead,
     collected,
@@ -27,7 +28,7 @@ from vitlab.evaluation.probes.patch_heads import (
 from vitlab.evaluation.probes.searching import choices_of, ending_after, find_ridge
 from vitlab.evaluation.records import RunRecord, cost_figures
 from vitlab.evaluation.regression import measure_targets
-from vitlab.evaluation.segmentation import Bad, measure
+from vitlab.evaluation.segmentation import Bad
 from vitlab.models.heads.regress import Regressor, Targets
 from vitlab.models.heads.segment import DenseClasses, PatchLayer, Segmenter, check_spec
 from vitlab.models.model import Model

@@ -16,7 +16,8 @@ from vitlab.distributed.launch import joined
 from vitlab.distributed.world import ALONE
 from vitlab.errors import OptionError, RunError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import ImageFeatures, cache_of, features_of
+from vitlab.evaluation.feature_cache import cache_of, features_of
+from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.infer import predict
 from vitlab.evaluation.probes.feature_options import Cuts
 from vitlab.evaluation.probes.few_shot import classes_of

@@ -9,8 +9,9 @@ from scipy import ndimage, stats
 
 from oracles.peers import timm
 from vitlab.data.augment import augment as module
-from vitlab.data.augment.augment import augment, erase, normal, normalize, rectangles, splitmix
+from vitlab.data.augment.augment import augment, erase, normal, rectangles, splitmix
 from vitlab.data.augment.draws import draws_needed
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.augment.ops import affine
 from vitlab.data.settings import Augment
 from vitlab.images import ImageSpec

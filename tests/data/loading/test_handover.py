@@ -24,8 +24,8 @@ from torch.utils.data import Dataset, get_worker_info
 import vitlab
 from training.kept import EACH, weights
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.handover import Carried
-from vitlab.data.loading.loader import WorkerDiedError, deaths_explained, loader
+from vitlab.data.loading.handover import Carried, WorkerDiedError
+from vitlab.data.loading.loader import deaths_explained, loader
 from vitlab.errors import DataError, RunError, UserError
 from vitlab.models.packed import Packed
 

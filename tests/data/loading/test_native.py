@@ -9,8 +9,9 @@ import torch
 
 import vitlab
 from conftest import LIGHT, photo
-from vitlab.data.augment.augment import augment, normalize
+from vitlab.data.augment.augment import augment
 from vitlab.data.augment.draws import draws_needed
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches

@@ -1,13 +1,11 @@
-"""Augmentation of whole batches, on the device that trains; normalization, and random erasing.
+"""Augmentation of whole batches, on the device that trains, and random erasing.
 
 Every image brings its own uniform random numbers (see `order.draws`), so its augmentation depends
 only on (seed, epoch, image), not on its neighbors, the worker or the device.
 """
 
 import math
-from dataclasses import replace
 from functools import lru_cache
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +15,7 @@ from torch.nn import functional as F
 
 from vitlab.data.augment import policy
 from vitlab.data.augment.draws import ERASE, mirrored
+from vitlab.data.augment.normalize import Images, standardize, unit_range
 from vitlab.data.augment.ops import affine, compose, photometric, sample
 from vitlab.data.augment.policy import Codes, Floats, Op, send
 from vitlab.data.settings import Augment
@@ -30,19 +29,6 @@ AREA, ASPECT, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
 GOLDEN, FIRST, SECOND = (
     word - 2**64 for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
-
-Images = TypeVar("Images", Tensor, Packed, Tensor | Packed)
-
-
-def normalize(images: Images, spec: ImageSpec) -> Images:
-    """Turn uint8 (B, H, W, C) into float32 (B, C, H, W): (pixels / 255 - mean) / std.
-
-    Packed images stay packed.
-    """
-    if isinstance(images, Packed):
-        patches = images.patches.unflatten(1, (images.channels, images.patch, -1))
-        return replace(images, patches=standardize(_unit(patches), spec).flatten(1))
-    return standardize(_unit(images.permute(0, 3, 1, 2)), spec)
 
 
 def augment(images: Images, draws: Tensor, options: Augment, spec: ImageSpec) -> Images:
@@ -91,9 +77,9 @@ def _augment(images: Tensor, draws: Tensor, options: Augment, spec: ImageSpec) -
             np.clip(np.rint(255 * np.array(spec.mean)), 0, 255).astype(np.uint8), images.device
         )
         pixels = pixels.clone(memory_format=torch.contiguous_format)
-        result = _unit(_apply(pixels, draws, ops, arguments, options, fill))
+        result = unit_range(_apply(pixels, draws, ops, arguments, options, fill))
     else:
-        result = _move(_unit(pixels), draws, options)
+        result = _move(unit_range(pixels), draws, options)
     result = standardize(result, spec)
     return erase(result, numbers[:, ERASE], options.erase) if options.erase else result
 
@@ -150,17 +136,6 @@ def _flip(pixels: Tensor, draws: Tensor) -> Tensor:
     """Flip half of the images, in place."""
     rows = send(np.flatnonzero(mirrored(draws.cpu().numpy())), pixels.device)
     return pixels.index_copy_(0, rows, pixels.index_select(0, rows).flip(-1))
-
-
-def _unit(pixels: Tensor) -> Tensor:
-    return pixels.float().div_(255)
-
-
-def standardize(pixels: Tensor, spec: ImageSpec) -> Tensor:
-    """Normalize pixels in [0, 1], float32 (B, C, H, W), in place."""
-    shape = (1, -1, 1, 1)
-    offset, scale = send(np.array([spec.mean, spec.std], np.float32), pixels.device)
-    return pixels.sub_(offset.view(shape)).div_(scale.view(shape))
 
 
 def erase(pixels: Tensor, draws: Floats, probability: float) -> Tensor:

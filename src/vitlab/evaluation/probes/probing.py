@@ -19,7 +19,8 @@ from vitlab.evaluation.answers import Float32s, Integers, check_numbers
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import sample
-from vitlab.evaluation.features import cache_of, described, features_in_memory, features_of
+from vitlab.evaluation.feature_cache import cache_of, described, features_of
+from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.near_ends import of_share, wilson
 from vitlab.evaluation.probes.blocks import Blocks

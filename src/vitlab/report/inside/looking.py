@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab import inspect
-from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.normalize import normalize
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError, OptionError

@@ -12,14 +12,14 @@ from recipe_table import PLACE, recipe_table
 
 import vitlab
 from docs.pages import ROOT
-from vitlab.cli import commands as command_names
+from vitlab.command_table import COMMANDS
 from vitlab.options import options_of
 from vitlab.recipes.named import RECIPES
 
 
 def test_every_command_is_shown_as_it_explains_itself() -> None:
     page = commands_page()
-    for name in command_names():
+    for name in COMMANDS:
         assert (
             f"## vitlab {name}\n\n```text\n$ vitlab {name} --help-all\nusage: vitlab {name}" in page
         )

@@ -3,6 +3,7 @@
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import WEIGHTS, RunOptions, print_costs
 from vitlab.experiments.several import Jobs, VtabSetting
 from vitlab.options import argument, option
@@ -10,8 +11,6 @@ from vitlab.places import check_run_folder
 from vitlab.terminal import print_table
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import OfNetwork
-
-SUMMARY = "Fine-tune on VTAB-1k's 19 tasks, beside the ViT paper's figures."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,3 +49,6 @@ def show(result: dict[str, Any]) -> None:
     print_table(HEAD, table(result))
     if text := remark(result):
         print(text)
+
+
+COMMAND = Command(run, show=show)

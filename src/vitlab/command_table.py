@@ -46,13 +46,13 @@ class Command:
         kind: type[Options] = get_type_hints(self.run)["options"]
         return kind
 
-    def options(self, given: dict[str, Any]) -> "Options":
-        """Return options of what is given, by name."""
-        return self.build(given) if self.build else self.kind.of(**given)
+    def options(self, values: dict[str, Any]) -> "Options":
+        """Return its options with these values, by their names."""
+        return self.build(values) if self.build else self.kind.of(**values)
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedCommand:
     """A command of the table.
 
     Attributes:
@@ -64,86 +64,96 @@ class Named:
     summary: str
 
 
-COMMANDS: dict[str, Named] = {
-    "finetune": Named(
+COMMANDS: dict[str, NamedCommand] = {
+    "finetune": NamedCommand(
         "vitlab.commands.finetune:COMMAND",
         "Fine-tune trained weights, test the model and write a report.",
     ),
-    "train": Named("vitlab.commands.train:COMMAND", "Train a model, test it and write a report."),
-    "pretrain": Named(
+    "train": NamedCommand(
+        "vitlab.commands.train:COMMAND", "Train a model, test it and write a report."
+    ),
+    "pretrain": NamedCommand(
         "vitlab.commands.pretrain:COMMAND",
         "Train a model on images without labels, to fine-tune it later.",
     ),
-    "evaluate": Named(
+    "evaluate": NamedCommand(
         "vitlab.commands.evaluate:COMMAND", "Measure accuracy and calibration on labeled images."
     ),
-    "predict": Named("vitlab.commands.predict:COMMAND", "Print the most likely classes of images."),
-    "measure": Named(
+    "predict": NamedCommand(
+        "vitlab.commands.predict:COMMAND", "Print the most likely classes of images."
+    ),
+    "measure": NamedCommand(
         "vitlab.commands.measure:COMMAND",
         "Count parameters and multiply-adds; time with --speed or --full.",
     ),
-    "models": Named(
+    "models": NamedCommand(
         "vitlab.commands.models:COMMAND",
         "List model names with their parameters and multiply-adds.",
     ),
-    "recipes": Named("vitlab.commands.recipes:COMMAND", "List the training recipes."),
-    "compare": Named(
+    "recipes": NamedCommand("vitlab.commands.recipes:COMMAND", "List the training recipes."),
+    "compare": NamedCommand(
         "vitlab.commands.compare:COMMAND", "Compare recipes over seeds, or runs: figures and tests."
     ),
-    "completion": Named(
+    "completion": NamedCommand(
         "vitlab.commands.completion:COMMAND",
         "Print a script that completes the command line in a shell.",
     ),
-    "delta": Named(
+    "delta": NamedCommand(
         "vitlab.commands.delta:COMMAND",
         "Save only the weights that fine-tuning changed, in one file.",
     ),
-    "duplicates": Named(
+    "duplicates": NamedCommand(
         "vitlab.commands.duplicates:COMMAND", "Find near-duplicate images across two data sets."
     ),
-    "embed": Named("vitlab.commands.embed:COMMAND", "Write the features of images into Parquet."),
-    "explore": Named(
+    "embed": NamedCommand(
+        "vitlab.commands.embed:COMMAND", "Write the features of images into Parquet."
+    ),
+    "explore": NamedCommand(
         "vitlab.commands.explore:COMMAND", "Look inside models in the browser, patch by patch."
     ),
-    "export": Named(
+    "export": NamedCommand(
         "vitlab.commands.export:COMMAND",
         "Write a model as ONNX, for PyTorch, browsers or other libraries.",
     ),
-    "fewshot": Named(
+    "fewshot": NamedCommand(
         "vitlab.commands.fewshot:COMMAND",
         "Measure features: few shots, k-NN, linear classifiers by protocol.",
     ),
-    "inspect": Named(
+    "inspect": NamedCommand(
         "vitlab.commands.inspect:COMMAND",
         "Look inside a model: attention, filters, positions, features.",
     ),
-    "load-check": Named(
+    "load-check": NamedCommand(
         "vitlab.commands.load_check:COMMAND",
         "Identify a weights file: format, model, and every tensor.",
     ),
-    "prepare": Named(
+    "prepare": NamedCommand(
         "vitlab.commands.prepare:COMMAND",
         "Write a resized, verified, training-ready copy of a data set.",
     ),
-    "probe": Named(
+    "probe": NamedCommand(
         "vitlab.commands.probe:COMMAND", "Fit a classifier to frozen features, and test it."
     ),
-    "push": Named(
+    "push": NamedCommand(
         "vitlab.commands.push:COMMAND", "Upload a model to the Hugging Face Hub, with a model card."
     ),
-    "runs": Named("vitlab.commands.runs:COMMAND", "List the runs and experiments in a folder."),
-    "search": Named(
+    "runs": NamedCommand(
+        "vitlab.commands.runs:COMMAND", "List the runs and experiments in a folder."
+    ),
+    "search": NamedCommand(
         "vitlab.commands.search:COMMAND", "Find the nearest images in what `vitlab embed` wrote."
     ),
-    "serve": Named(
+    "serve": NamedCommand(
         "vitlab.commands.serve:COMMAND",
         "Serve models over HTTP: classes, masks, boxes, numbers, features.",
     ),
-    "soup": Named(
+    "soup": NamedCommand(
         "vitlab.commands.soup:COMMAND", "Average the weights of several fine-tuned models into one."
     ),
-    "study": Named("vitlab.commands.study:COMMAND", "Reproduce a table or figure of a paper."),
-    "vtab": Named(
+    "study": NamedCommand(
+        "vitlab.commands.study:COMMAND", "Reproduce a table or figure of a paper."
+    ),
+    "vtab": NamedCommand(
         "vitlab.commands.vtab:COMMAND",
         "Fine-tune on VTAB-1k's 19 tasks, beside the ViT paper's figures.",
     ),

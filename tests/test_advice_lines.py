@@ -1,21 +1,20 @@
 """Options that the product's lines name: each exists for the commands that can print the line."""
 
 import ast
-import importlib
-import pkgutil
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 
 import vitlab
 import vitlab.commands
 from conftest import call, photo_folder
+from test_by_name import texts_of
 from test_house import graph_of, module_of
+from vitlab.command_table import COMMANDS, command_named
 from vitlab.console.leaves import all_leaves
 
 SOURCE = Path(vitlab.__file__).parent
@@ -32,6 +31,7 @@ FOREIGN = {  # options of other programs, by the file that writes them
     "cli": {"--version"},
     "console.leaves": {"--no"},  # the beginning of a flag's opposite
     "console.parsing": {"--no"},
+    "transfer.soup": {"--ema"},  # of the runs that are averaged
     # options of the runs that are compared
     "commands.compare": {"--fold", "--seed"},
     "runs.several_runs": {"--resume"},
@@ -43,13 +43,12 @@ OPTION = r"(?<![\w(-])--[a-z][a-z-]*[a-z]"
 def options() -> dict[str, set[str]]:
     """The options of each command, as they are typed."""
     found = {}
-    for each in pkgutil.iter_modules(vitlab.commands.__path__):
-        module = importlib.import_module(f"vitlab.commands.{each.name}")
+    for name in COMMANDS:
         own = {"--help", "--help-all"}
-        for leaf in all_leaves(get_type_hints(module.run)["options"]):
+        for leaf in all_leaves(command_named(name).kind):
             if not leaf.about.positional:
                 own |= {leaf.flag} | ({f"--no-{leaf.flag[2:]}"} if leaf.is_flag else set())
-        found[each.name] = own
+        found[name.replace("-", "_")] = own
     return found
 
 
@@ -62,8 +61,11 @@ def trees() -> dict[str, ast.Module]:
 
 @cache
 def reaching() -> dict[str, set[str]]:
-    """The commands that import each module, themselves or through others."""
+    """The commands that import each module, themselves, through others or through tables."""
     graph, found = graph_of(trees()), defaultdict[str, set[str]](set)
+    for module, tree in trees().items():
+        if module != "command_table":
+            graph[module] |= {text[len("vitlab.") :].split(":")[0] for text in texts_of(tree)}
     for command in options():
         todo = [f"commands.{command}"]
         while todo:

@@ -52,7 +52,7 @@ LAYERS = (
     ("explore",),
     ("__init__",),  # the public names
     ("console", "terminal"),
-    ("commands",),
+    ("commands", "command_table"),
     ("cli", "__main__"),
 )
 FLOOR = {room: number for number, layer in enumerate(LAYERS) for room in layer}

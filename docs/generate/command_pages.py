@@ -5,7 +5,8 @@ import io
 import os
 from unittest import mock
 
-from vitlab.cli import commands, main
+from vitlab.cli import main
+from vitlab.command_table import COMMANDS
 
 COLUMNS = "80"
 
@@ -23,7 +24,7 @@ def commands_page() -> str:
         "",
         *_block("vitlab --help", help_text("--help")),
     ]
-    for name in commands():
+    for name in COMMANDS:
         lines += [
             f"## vitlab {name}",
             "",

@@ -19,45 +19,31 @@ WIDTH, ROOM, STOREY, GAP = 560, 40, 66, 8
 def imports(package: Path) -> dict[str, set[str]]:
     """Return the rooms that each room imports from.
 
-    Imports in functions and under TYPE_CHECKING count, and so do modules that are imported by
-    their name in a string, and public names that are used as `vitlab.name`.
+    Imports in functions and under TYPE_CHECKING count, and so do the texts "module:object" of
+    tables.
     """
     rooms: dict[str, set[str]] = {}
-    public = _public(package / "__init__.pyi")
     for file in sorted(package.rglob("*.py")):
         room = file.relative_to(package).with_suffix("").parts[0]
         if room in ("__init__", "__main__"):  # the doors of the house
             continue
         found = rooms.setdefault(room, set())
         for node in ast.walk(ast.parse(file.read_text())):
-            found |= {other for other in _targets(node, public) if other != room}
+            found |= {other for other in _targets(node) if other != room}
     return {room: {each for each in found if each in rooms} for room, found in rooms.items()}
 
 
-def _public(door: Path) -> dict[str, str]:
-    """Return the room of each public name."""
-    nodes = list(ast.walk(ast.parse(door.read_text())))
-    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    return {
-        each.name: name.split(".")[1] if "." in (name := node.module or "") else each.name
-        for node in froms
-        for each in node.names
-    }
-
-
-def _targets(node: ast.AST, public: dict[str, str]) -> set[str]:
+def _targets(node: ast.AST) -> set[str]:
     """Return the first names below `vitlab` that a node of the syntax tree reaches for."""
     if isinstance(node, ast.ImportFrom) and node.module == "vitlab":
         return {each.name for each in node.names}
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return {public[node.attr]} if node.value.id == "vitlab" and node.attr in public else set()
     names: list[str] = []
     if isinstance(node, ast.ImportFrom) and node.module:
         names = [node.module]
     elif isinstance(node, ast.Import):
         names = [each.name for each in node.names]
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        names = re.findall(r"^vitlab\.[a-z_.]+$", node.value)
+        names = re.findall(r"^(vitlab\.[a-z0-9_.]+):\w+$", node.value)
     return {name.split(".")[1] for name in names if name.startswith("vitlab.")}
 
 

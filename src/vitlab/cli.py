@@ -1,22 +1,19 @@
 """The command line: find the command, parse, run, print. Nothing heavy is imported early."""
 
-import ast
 import gc
 import importlib
 import io
 import json
 import logging
 import os
-import pkgutil
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from vitlab.command_table import COMMANDS, Command, command_named
 from vitlab.console.interrupts import Interrupts
 from vitlab.console.screen import screen_output
 from vitlab.effort import FULL, Effort
@@ -35,13 +32,8 @@ from vitlab.machine.cores import limit_threads
 if TYPE_CHECKING:
     from vitlab.options import Options
 
-FOLDER = Path(__file__).parent / "commands"
 HELP = {"-h", "--help", "--help-all"}
-MOST = 60  # characters of an unknown command that are repeated
 VERSION = {"-V", "--version"}
-FIRST = (  # in the overview
-    "finetune", "train", "pretrain", "evaluate", "predict", "measure", "models", "recipes",
-)  # fmt: skip
 OVERVIEW = """usage: vitlab COMMAND [OPTIONS]
 
 The Vision Transformer workbench. To begin: vitlab finetune PHOTOS, a folder of
@@ -90,9 +82,9 @@ def _answer(words: list[str], interrupts: Interrupts, effort: Effort) -> NoRetur
 
             print(f"vitlab {version_of('vitlab')}")
         else:
-            command = command_module(name)
+            command = command_named(name)
             interrupts.prog = f"vitlab {name}"
-            copy_context().run(_run, command, words[1:], interrupts, effort)  # quiet or not
+            copy_context().run(_run, name, command, words[1:], interrupts, effort)  # quiet or not
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has closed it
         _let_go()
@@ -103,37 +95,11 @@ def _answer(words: list[str], interrupts: Interrupts, effort: Effort) -> NoRetur
     sys.exit(0)
 
 
-def commands() -> tuple[str, ...]:
-    """Return the names of all commands: the files of `commands/`."""
-    found = [each.name.replace("_", "-") for each in pkgutil.iter_modules([str(FOLDER)])]
-    return tuple(sorted(found, key=lambda name: (*FIRST, name).index(name)))
-
-
 def overview() -> str:
     """Return what `vitlab --help` prints."""
-    return OVERVIEW.format("\n".join(f"  {name:<10}  {_summary(name)}" for name in commands()))
-
-
-def _summary(name: str) -> str:
-    """Return the summary of a command, read from its file: importing all of them takes longer."""
-    file = FOLDER / f"{name.replace('-', '_')}.py"
-    lines = file.read_text(encoding="utf-8").splitlines()
-    line = next(each for each in lines if each.startswith("SUMMARY = "))
-    return str(ast.literal_eval(line.removeprefix("SUMMARY = ")))
-
-
-def command_module(name: str) -> ModuleType:
-    """Import the file of a command.
-
-    Raises:
-        OptionError: an unknown command, with the nearest known one.
-    """
-    from vitlab.options import nearest
-
-    known = commands()
-    if name not in known:
-        raise OptionError(f"unknown command {name[:MOST]!r}; {nearest(name, known)}")
-    return importlib.import_module(f"vitlab.commands.{name.replace('-', '_')}")
+    return OVERVIEW.format(
+        "\n".join(f"  {name:<10}  {command.summary}" for name, command in COMMANDS.items())
+    )
 
 
 def _explain(error: BaseException, prog: str) -> NoReturn:
@@ -161,13 +127,14 @@ def _let_go() -> None:
 
 
 @read_by_command()
-def _run(command: ModuleType, words: list[str], interrupts: Interrupts, effort: Effort) -> None:
+def _run(
+    name: str, command: Command, words: list[str], interrupts: Interrupts, effort: Effort
+) -> None:
     """Run one command and print its result once, or print its help."""
     from vitlab.console import leaves, parsing
 
     prog = interrupts.prog
-    kind = get_type_hints(command.run)["options"]
-    build = getattr(command, "build", lambda given: kind.of(**given))
+    kind = command.kind
     asked = [word for word in words if word not in HELP]
     given = parsing.parse(kind, asked)
     as_json = given.pop("json", False)
@@ -177,17 +144,17 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts, effort: 
         QUIET.set(True)
     missing = leaves.missing(kind, given)
     if asked != words:
-        start = kind if missing else build(given)
+        start = kind if missing else command.options(given)
         from vitlab.console.help_page import help_text
 
-        about = getattr(command, "about", lambda: "")()
-        print(help_text(start, prog, command.SUMMARY, "--help-all" in words) + about)
+        about = command.about() if command.about else ""
+        print(help_text(start, prog, COMMANDS[name].summary, "--help-all" in words) + about)
         return
     if missing:
         raise OptionError(
             f"missing {missing[0]}; usage: {prog} {' '.join(leaves.missing(kind, {}))}"
         )
-    options = build(given)
+    options: Any = command.options(given)
     if hasattr(options, "command"):
         options = replace(options, command=f"{prog} {shlex.join(words)}")
     if hasattr(options, "with_effort"):
@@ -195,8 +162,8 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts, effort: 
     _begin(command, options, given, prog)
     from vitlab.progress import named_if_slow
 
-    with named_if_slow(prog, not getattr(command, "LASTS", False), by_itself=False):
-        if not getattr(command, "LIGHT", False):
+    with named_if_slow(prog, not command.lasts, by_itself=False):
+        if not command.is_light:
             with named_if_slow("loading PyTorch"):
                 import_torch()  # here, while a signal may end the process at once
         interrupts.started()
@@ -206,7 +173,7 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts, effort: 
     elif result:
         from vitlab.terminal import print_figures
 
-        getattr(command, "show", print_figures)(result)
+        (command.show or print_figures)(result)
 
 
 def json_line(result: dict[str, Any]) -> str:
@@ -233,7 +200,7 @@ def import_torch() -> None:
         torch._logging.set_logs(all=logging.CRITICAL)
 
 
-def _begin(command: ModuleType, options: "Options", given: Iterable[str], prog: str) -> None:
+def _begin(command: Command, options: "Options", given: Iterable[str], prog: str) -> None:
     """Refuse what cannot be there before PyTorch is imported; of several processes, later.
 
     Several processes agree on an error, so that only one of them reports it.
@@ -247,7 +214,7 @@ def _begin(command: ModuleType, options: "Options", given: Iterable[str], prog: 
     for leaf in leaves_of(options):
         if leaf.about.check and leaf.name in given:
             check_named(leaf.about.check, leaf.default)
-    for package in getattr(command, "NEEDS", ()):
+    for package in command.needs:
         check_installed(package, prog)
-    if hasattr(command, "begin"):
+    if command.begin:
         command.begin(options)

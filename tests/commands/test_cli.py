@@ -8,6 +8,7 @@ import pytest
 
 import vitlab
 from conftest import call, environment, photo_folder
+from vitlab.command_table import Command
 from vitlab.commands.recipes import Recipes
 from vitlab.errors import UserError
 
@@ -123,7 +124,7 @@ def test_an_interrupt_and_what_another_process_has_reported(
             raise raised
 
         run.__annotations__ = {"options": Recipes}
-        monkeypatch.setattr("vitlab.commands.recipes.run", run)
+        monkeypatch.setattr("vitlab.commands.recipes.COMMAND", Command(run, is_light=True))
         assert call(capsys, "recipes") == (status, "", words)
         raised.quiet = True  # type: ignore[attr-defined]
         assert call(capsys, "recipes") == (status, "", "")
@@ -135,5 +136,5 @@ def test_an_empty_result_prints_nothing(
     def run(options: Recipes) -> dict[str, object]:
         return {}
 
-    monkeypatch.setattr("vitlab.commands.recipes.run", run)
+    monkeypatch.setattr("vitlab.commands.recipes.COMMAND", Command(run, is_light=True))
     assert call(capsys, "recipes", "--json") == (0, "", "")

@@ -3,12 +3,11 @@
 import re
 import subprocess
 import sys
-from typing import get_type_hints
 
 import pytest
 
 from conftest import call, environment
-from vitlab.cli import command_module, commands
+from vitlab.command_table import COMMANDS, command_named
 from vitlab.commands.train import Train, build
 from vitlab.console.help_page import help_text
 from vitlab.console.leaves import Leaf, all_leaves, leaves_of
@@ -19,7 +18,7 @@ LIGHT = HEAVY | {"numpy", "PIL", "shtab", "rich"}
 
 
 def kind_of_options(command: str) -> type[Options]:
-    kind: type[Options] = get_type_hints(command_module(command).run)["options"]
+    kind: type[Options] = command_named(command).kind
     return kind
 
 
@@ -27,7 +26,7 @@ def spelled(leaf: Leaf) -> str:
     return f"--{leaf.word.replace('_', '-')}"
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", COMMANDS)
 def test_each_option_stands_in_the_help_once(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -46,14 +45,14 @@ def test_each_option_stands_in_the_help_once(
     )
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_has_help_and_stands_in_the_help(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text, err = call(capsys, command, "--help-all")
     assert (code, err) == (0, "")
     assert text.startswith(f"usage: vitlab {command}")
-    assert command_module(command).SUMMARY in text
+    assert COMMANDS[command].summary in text
     leaves = list(leaves_of(kind_of_options(command)))
     for leaf in all_leaves(kind_of_options(command)):
         assert len(leaf.about.help) > 5, leaf.name
@@ -70,10 +69,10 @@ def test_the_overview_lists_every_command_with_its_summary(
 ) -> None:
     code, out, _ = call(capsys, "--help")
     assert (code, call(capsys)[1]) == (0, out)
-    for command in commands():
-        assert f"  {command:<10}  {command_module(command).SUMMARY}" in out
-    assert len(commands()) >= 13
-    assert commands()[:4] == ("finetune", "train", "pretrain", "evaluate")
+    for command in COMMANDS:
+        assert f"  {command:<10}  {COMMANDS[command].summary}" in out
+    assert len(COMMANDS) >= 13
+    assert tuple(COMMANDS)[:4] == ("finetune", "train", "pretrain", "evaluate")
     assert max(map(len, out.splitlines())) <= 80
 
 

@@ -13,6 +13,7 @@ import pytest
 import vitlab
 from conftest import call, environment, photo_folder
 from vitlab.cli import main
+from vitlab.command_table import Command
 from vitlab.commands.recipes import Recipes
 from vitlab.console.interrupts import Interrupts
 
@@ -210,7 +211,7 @@ def test_what_an_interrupted_import_becomes_is_no_bug(
     def run(options: Recipes) -> None:
         raise ImportError("cannot load module more than once per process")
 
-    monkeypatch.setattr("vitlab.commands.recipes.run", run)
+    monkeypatch.setattr("vitlab.commands.recipes.COMMAND", Command(run, is_light=True))
     interrupts = Interrupts()
     interrupts.asked = True
     with pytest.raises(SystemExit) as stop:

@@ -5,14 +5,13 @@ import random
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_type_hints
 
 import numpy as np
 import torch
 
 import vitlab
 from conftest import BRIEF, photo, photo_folder
-from vitlab.cli import command_module, commands
+from vitlab.command_table import COMMANDS, command_named
 from vitlab.console.leaves import Leaf, all_leaves
 from vitlab.runs.run_folder import RunFolder
 
@@ -167,14 +166,14 @@ def _odd_weights(root: Path) -> None:
 
 def options_of_command(name: str) -> list[Leaf]:
     """Every option of a command."""
-    return list(all_leaves(get_type_hints(command_module(name).run)["options"]))
+    return list(all_leaves(command_named(name).kind))
 
 
 def wrong_lines(root: Path, seed: int) -> Iterator[list[str]]:
     """Yield command lines without end, each with one to three things wrong or odd."""
     chance = random.Random(seed)
     inside = sorted(each.name for each in root.iterdir())
-    names = list(commands())
+    names = list(COMMANDS)
     leaves = {name: options_of_command(name) for name in names}
     while True:
         name = chance.choice(names)

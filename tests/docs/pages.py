@@ -6,11 +6,12 @@ import sys
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
-from vitlab.cli import command_module, main
+from vitlab.cli import main
+from vitlab.command_table import command_named
 from vitlab.console import leaves, parsing
 from vitlab.effort import Effort
 from vitlab.serve.engine import Engine
@@ -56,18 +57,20 @@ def commands(block: Block) -> list[list[str]]:
 
 def understood(name: str, given: list[str]) -> Any:
     """The options that a command makes of its words, all of them checked."""
-    command = command_module(name)
-    kind = get_type_hints(command.run)["options"]
+    command = command_named(name)
+    kind = command.kind
     values = parsing.parse(kind, given)
     assert not leaves.missing(kind, values), given
     values = {name: each for name, each in values.items() if name not in ("json", "quiet")}
-    return getattr(command, "build", lambda values: kind.of(**values))(values)
+    return command.options(values)
 
 
 def begun(name: str, *words: str) -> None:
     """Begin a command that would not end; what it serves is loaded, and has answered once."""
     options = understood(name, [*words, "--port", "0"])
-    command_module(name).begin(options)
+    begin = command_named(name).begin
+    assert begin is not None
+    begin(options)
     for each in getattr(options, "models", ()):
         Engine(device="cpu").add(*split(each))
 

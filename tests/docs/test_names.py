@@ -13,10 +13,9 @@ from command_pages import help_text
 import vitlab
 from docs.pages import ROOT, blocks, commands, understood
 from oracles import peers
-from vitlab.cli import commands as command_names
+from vitlab.command_table import COMMANDS
 from vitlab.models.names import MODELS
 
-COMMANDS = command_names()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")] + PAGES
 DATED = ("log.md", "results.md", "performance.md")  # they quote commands as they were that day

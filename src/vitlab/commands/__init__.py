@@ -1,10 +1,6 @@
 """The commands, one file each: options, what runs, how the result is printed.
 
-A file holds a `SUMMARY`, `run(options) -> dict` (the JSON object) and `show(result)` (the table;
-without one, every figure has a line). Where the defaults depend on what is given, `build(given)`
-makes the options, else their class does. `begin(options)` comes before PyTorch is imported: it
-refuses early what checks of single options cannot, and may say what begins. A command that works
-without PyTorch has `LIGHT = True`, one that cannot without some packages names them in `NEEDS`.
+A file ends with its `COMMAND`, which `command_table.py` names.
 
 The options that several commands have are declared here, once, as classes to inherit from:
 `WeightsOptions`, `ComputeOptions` and what it is made of, `FlipsOptions`, `PartsOptions`,
@@ -54,9 +50,9 @@ class WeightsOptions(Options):
 
     def load(self) -> "Model":
         """Load the model."""
-        import vitlab
+        from vitlab.weights.load import load
 
-        return vitlab.load(self.weights, **self.file.arguments())
+        return load(self.weights, **self.file.arguments())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vitlab.command_table import Command
 from vitlab.commands import DeviceOptions, PageOptions, WorkersOptions
 from vitlab.options import argument, option, when_any
 from vitlab.places import check_drawing
@@ -13,7 +14,6 @@ from vitlab.terminal import fits_terminal, print_table, print_wide, readable
 if TYPE_CHECKING:
     from vitlab.evaluation.metrics import Metric
 
-SUMMARY = "Compare recipes over seeds, or runs: figures and tests."
 FIRST = ("accuracy", "map")  # the figure that has its interval in the table
 COSTS = ("params", "macs", "seconds")
 KINDS = {"paired": "paired", "welch": "Welch"}
@@ -46,13 +46,13 @@ def begin(options: Compare) -> None:
 
 def run(options: Compare) -> dict[str, Any]:
     """Compare; what cannot be compared is said on stderr."""
-    import vitlab
     from vitlab.progress import Meter, say
+    from vitlab.report.comparing.compare_runs import compare
 
     how = options.values("figure replace device workers command")
     with Meter(0, title="evaluating") as meter:
         how["progress"] = lambda name, done, of: meter.show(done, f"images of {name}", of)
-        result = vitlab.compare(options.runs, options.out, **how)
+        result = compare(options.runs, options.out, **how)
     say(*result["notes"])
     return result
 
@@ -210,3 +210,6 @@ def _row(pair: dict[str, Any], names: dict[str, str]) -> tuple[str, ...]:
     counts = (f"{pair[key]:,}" for key in ("only_first", "only_second"))
     tests = (f"{pair[key]:.3g}" for key in ("p", "adjusted"))
     return (names[pair["first"]], names[pair["second"]], value, *counts, *tests)
+
+
+COMMAND = Command(run, show=show, begin=begin)

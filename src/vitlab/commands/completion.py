@@ -1,17 +1,12 @@
 """`vitlab completion`: a script by which a shell completes commands, options and their values."""
 
 import argparse
-import importlib
-import pkgutil
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
+from vitlab.command_table import COMMANDS, Command, command_named
 from vitlab.console.leaves import Leaf, all_leaves, kinds_of, shape_of
 from vitlab.options import Options, argument
-
-SUMMARY = "Print a script that completes the command line in a shell."
-LIGHT = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +41,11 @@ def show(result: dict[str, Any]) -> None:
 def _everything() -> argparse.ArgumentParser:
     """Return a parser of all commands with all their options."""
     parser = argparse.ArgumentParser("vitlab", description="The Vision Transformer workbench.")
-    each = parser.add_subparsers()
-    for found in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        command = importlib.import_module(f"vitlab.commands.{found.name}")
-        own = each.add_parser(found.name.replace("_", "-"), help=command.SUMMARY)
-        for leaf in all_leaves(get_type_hints(command.run)["options"]):
-            _add(own, leaf)
+    parsers = parser.add_subparsers()
+    for name in sorted(COMMANDS):
+        command_parser = parsers.add_parser(name, help=COMMANDS[name].summary)
+        for leaf in all_leaves(command_named(name).kind):
+            _add(command_parser, leaf)
     return parser
 
 
@@ -70,3 +64,6 @@ def _add(parser: argparse.ArgumentParser, leaf: Leaf) -> None:
     place.help = leaf.about.help.replace("%", "%%")
     if not words and not leaf.is_flag:
         place.complete = shtab.FILE  # type: ignore[attr-defined]
+
+
+COMMAND = Command(run, show=show, about=about, is_light=True)

@@ -4,13 +4,12 @@ from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import WEIGHTS, WeightsOptions
 from vitlab.options import argument, option
 from vitlab.places import check_no_folder
 from vitlab.units import percent, storage
 from vitlab.weights.hub import check_weights
-
-SUMMARY = "Save only the weights that fine-tuning changed, in one file."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +23,10 @@ class DeltaOptions(WeightsOptions):
 
 def run(options: DeltaOptions) -> dict[str, Any]:
     """Compare and save."""
-    import vitlab
+    from vitlab.weights import deltas
 
     base = replace(options, weights=options.start).load()  # both are of one kind
-    delta = vitlab.delta(options.load(), base)
+    delta = deltas.delta(options.load(), base)
     share = delta.bytes / sum(tensor.nbytes for tensor in base.state_dict().values())
     file = delta.save(Path(options.out).expanduser())
     return {"bytes": delta.bytes, "share": share, "file": str(file)}
@@ -37,3 +36,6 @@ def show(result: dict[str, Any]) -> None:
     """Print the file and its size."""
     share = percent(result["share"])
     print(f"{result['file']}: {storage(result['bytes'])}, {share} of the whole model")
+
+
+COMMAND = Command(run, show=show)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from vitlab.command_table import Command
 from vitlab.commands import PageOptions, WorkersOptions
 from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
@@ -14,7 +15,6 @@ from vitlab.units import duration
 if TYPE_CHECKING:
     from vitlab.data.duplicates.finding import Comparison
 
-SUMMARY = "Find near-duplicate images across two data sets."
 _LINES = 20  # pairs in the table
 
 
@@ -96,3 +96,6 @@ def show(result: dict[str, Any]) -> None:
 
 def _score(pair: dict[str, Any]) -> str:
     return "same bytes" if pair["exact"] else f"{pair['score']:.3f}"
+
+
+COMMAND = Command(run, show=show, begin=begin)

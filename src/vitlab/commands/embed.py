@@ -3,6 +3,7 @@
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import (
     COMPUTE,
     PARTS,
@@ -18,9 +19,6 @@ from vitlab.evaluation.probes.feature_options import Taken
 from vitlab.options import argument, option
 from vitlab.places import check_new
 from vitlab.terminal import print_figures
-
-SUMMARY = "Write the features of images into Parquet."
-NEEDS = ("pyarrow",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +42,16 @@ class Embed(WorkersOptions, EngineOptions, PrecisionOptions, PartsOptions, Weigh
 
 def run(options: Embed) -> dict[str, Any]:
     """Embed; of several processes only the first one has a result to print."""
-    import vitlab
+    from vitlab.evaluation.embedding import embed
 
     how = options.features.values("what layer dtype")
     how |= options.values(f"columns {COMPUTE} {PARTS}")
-    return vitlab.embed(options.load(), options.data, options.out, **how)
+    return embed(options.load(), options.data, options.out, **how)
 
 
 def show(result: dict[str, Any]) -> None:
     """Print what was written."""
     print_figures(result | {"shape": " x ".join(map(str, result["shape"]))})
+
+
+COMMAND = Command(run, show=show, needs=("pyarrow",))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Any, Literal
 
+from vitlab.command_table import Command
 from vitlab.commands import (
     COMPUTE,
     OUT,
@@ -23,8 +24,6 @@ from vitlab.places import check_files
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent
-
-SUMMARY = "Measure accuracy and calibration on labeled images."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,3 +202,6 @@ def _show_change(line: str, found: dict[str, Any]) -> None:
     print(line)
     print_rows([{"": when_} | found[when_] for when_ in ("before", "after")])
     print(f"kept in {found['saved']}")
+
+
+COMMAND = Command(run, show=show, begin=begin, about=about)

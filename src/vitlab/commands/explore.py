@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vitlab.command_table import Command
 from vitlab.commands import DeviceOptions
 from vitlab.data.exists import check_data
 from vitlab.explore.parse_inputs import parse_inputs
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from vitlab.explore.dataset_map import MapJob
     from vitlab.models.model import Model
 
-SUMMARY = "Look inside models in the browser, patch by patch."
-LASTS = True  # until a signal, and says itself what it does
-NEEDS = ("fastapi", "uvicorn")
 MOST = 32  # images that are opened at the start
 
 
@@ -57,7 +55,6 @@ def run(options: Explore) -> dict[str, Any]:
     Raises:
         KeyboardInterrupt: there was one.
     """
-    import vitlab
     from vitlab import device as devices
     from vitlab.data.open import open_images
     from vitlab.explore.explore_routes import HOST, explore, open_browser
@@ -68,6 +65,7 @@ def run(options: Explore) -> dict[str, Any]:
     from vitlab.serve.access import listen, url_of
     from vitlab.serve.decoder import Bounds
     from vitlab.serve.decoders import Decoders
+    from vitlab.weights.load import load
     from vitlab.weights.segmenter import load_segmenter
 
     weights, named = parse_inputs(options.weights)
@@ -81,7 +79,7 @@ def run(options: Explore) -> dict[str, Any]:
     models = []
     for name, place in weights:
         segmenter = load_segmenter(place) if head_of(place) == "masks" else None
-        model = segmenter.model if segmenter else vitlab.load(place, **options.file.arguments())
+        model = segmenter.model if segmenter else load(place, **options.file.arguments())
         models.append(Shown.of(name, model, device, segmenter))
     bounds = Bounds(max_pixels=int(options.max_pixels * 1e6), formats=FORMATS)
     explorer = Explorer(
@@ -114,3 +112,6 @@ def _map_job(model: "Model", data: str) -> "MapJob":
 
 def show(result: dict[str, Any]) -> None:
     """Print nothing: the page is the result."""
+
+
+COMMAND = Command(run, show=show, begin=begin, needs=("fastapi", "uvicorn"), lasts=True)

@@ -4,6 +4,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import WeightsOptions, refuse_besides
 from vitlab.errors import OptionError
 from vitlab.files import head_of
@@ -21,9 +22,6 @@ from vitlab.places import check_new_folder
 from vitlab.terminal import print_table
 from vitlab.units import percent, storage
 from vitlab.weights.formats.catalog import export_help, export_names
-
-SUMMARY = "Write a model as ONNX, for PyTorch, browsers or other libraries."
-
 
 FILES = ", ".join(name for name, target in TARGETS.items() if target.ending)
 
@@ -80,13 +78,14 @@ def run(options: Export) -> dict[str, Any]:
         from vitlab.graphs.headed_onnx import export_headed
 
         return export_headed(options.weights, options.out, kind)
-    import vitlab
+    from vitlab.graphs.exporting import export
+    from vitlab.weights.save import save
 
     model = options.load()
     if options.to in TARGETS:
         how = options.values("bare precision data images batch")
-        return vitlab.export(model, options.out, options.to, **how)
-    folder = str(vitlab.save(model, options.out, to=options.to, base=options.file.base))
+        return export(model, options.out, options.to, **how)
+    folder = str(save(model, options.out, to=options.to, base=options.file.base))
     return {"model": model.config.name, "format": options.to, "folder": folder}
 
 
@@ -129,3 +128,6 @@ def _show_cost(result: dict[str, Any]) -> None:
         "the predictions are the same; no probability changes by more than "
         f"{result['largest_change']:.2g}"
     )
+
+
+COMMAND = Command(run, show=show, begin=begin)

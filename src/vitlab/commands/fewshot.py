@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import PrecisionOptions, WeightsOptions, WorkersOptions
 from vitlab.data.exists import check_data
 from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.options import argument
 from vitlab.terminal import print_table
 from vitlab.units import percent
-
-SUMMARY = "Measure features: few shots, k-NN, linear classifiers by protocol."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,3 +58,6 @@ def _about(row: dict[str, Any]) -> str:
     if "seeds" in row:
         return f"{', '.join(map(percent, row['seeds']))}: ± {100 * row['std']:.1f}"
     return f"l2 {row['l2']:.3g}" if "l2" in row else ""
+
+
+COMMAND = Command(run, show=show)

@@ -2,14 +2,11 @@
 
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands.train import Train, begin, run, show
 from vitlab.errors import OptionError
 from vitlab.recipes.named import BACKBONE
 from vitlab.recipes.pretext import named_task
-
-__all__ = ["SUMMARY", "begin", "build", "run", "show"]
-
-SUMMARY = "Fine-tune trained weights, test the model and write a report."
 
 
 def build(given: dict[str, Any]) -> Train:
@@ -23,3 +20,6 @@ def build(given: dict[str, Any]) -> Train:
     if named_task(given).get("task") == "regress" and not given.get("resume"):
         given = {"weights": BACKBONE} | given
     return Train.built(given, "finetune")
+
+
+COMMAND = Command(run, show=show, build=build, begin=begin)

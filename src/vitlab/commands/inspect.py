@@ -4,12 +4,11 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import DeviceOptions, WeightsOptions
 from vitlab.data.exists import check_each
 from vitlab.options import argument, at_least, option
 from vitlab.places import check_new_folder
-
-SUMMARY = "Look inside a model: attention, filters, positions, features."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,3 +65,6 @@ def run(options: Inspect) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """Print where the page is."""
     print(f"{result['model']}, {result['images']:,} images: {result['page']}")
+
+
+COMMAND = Command(run, show=show)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import WEIGHTS
 from vitlab.models.config import ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.options import Options, argument, defaults, hints
@@ -14,7 +15,6 @@ from vitlab.weights.stated import Stated
 ALWAYS = ("image_size", "classes", "width", "depth", "heads", "mlp", "patch", "pool", "gelu",
           "norm_eps", "mean", "std", "crop", "interpolation")  # fmt: skip
 PLAIN = ("tensors", "family")
-SUMMARY = "Identify a weights file: format, model, and every tensor."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,3 +67,6 @@ def _telling(result: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _text(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+COMMAND = Command(run, show=show)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from vitlab.command_table import Command
 from vitlab.commands import DeviceOptions
 from vitlab.errors import OptionError
 from vitlab.options import (
@@ -22,8 +23,6 @@ from vitlab.progress import named_if_slow, say
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
 from vitlab.terminal import print_table
 from vitlab.weights.file_options import Named
-
-SUMMARY = "Count parameters and multiply-adds; time with --speed or --full."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,3 +178,6 @@ def show(result: dict[str, Any]) -> None:
                 print_table(names, lines)
     for place in result.get("files", {}).values():
         print(place)
+
+
+COMMAND = Command(run, show=show, build=build)

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.options import Options
 from vitlab.terminal import print_table
-
-SUMMARY = "List model names with their parameters and multiply-adds."
-LIGHT = True  # it needs no PyTorch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,3 +31,6 @@ def show(result: dict[str, Any]) -> None:
     ]
     print_table(("model", "parameters", "GMACs at 224"), rows)
     print("Other depths, branches and patch sizes have names too: ViT-S18x2/14, ViT-B13/8")
+
+
+COMMAND = Command(run, show=show, is_light=True)

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from vitlab.command_table import Command
 from vitlab.commands import (
     COMPUTE,
     FILED,
@@ -33,7 +34,6 @@ from vitlab.places import On, check_file, check_new_folder, check_parts, is_fold
 from vitlab.terminal import print_figures
 
 SHOWN = 5  # classes of a mask that a line names
-SUMMARY = "Print the most likely classes of images."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,3 +201,6 @@ def _show_headed(row: dict[str, Any]) -> None:
     for own in row.get("objects", ()):
         left, top, right, bottom = (round(edge) for edge in own["box"])
         print(f"  {own['class']} {own['probability']:.1%}  {left}, {top} to {right}, {bottom}")
+
+
+COMMAND = Command(run, show=show, begin=begin)

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from vitlab.command_table import Command
 from vitlab.commands import WorkersOptions
 from vitlab.data.exists import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import argument, at_least, at_most, option
 from vitlab.places import check_new_folder, check_outside
-
-SUMMARY = "Write a resized, verified, training-ready copy of a data set."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,3 +48,6 @@ def run(options: Prepare) -> dict[str, Any]:
             progress=lambda images: meter.show(images, "images"),
             **how,
         )
+
+
+COMMAND = Command(run, begin=begin)

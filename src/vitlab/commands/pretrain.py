@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from vitlab.command_table import Command
 from vitlab.commands import train
 from vitlab.commands.train import Train, show
 from vitlab.errors import OptionError
@@ -13,9 +14,6 @@ from vitlab.recipes.pretraining import PRETRAINING
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
 
-__all__ = ["SUMMARY", "begin", "build", "run", "show"]
-
-SUMMARY = "Train a model on images without labels, to fine-tune it later."
 TASKS = "masked-patch, tokenizer, beit, mae, dino or lejepa"
 LABELED = (
     *options_of(ObjectivePart), *options_of(Distill), "mixup", "cutmix", "mix_switch", "tune",
@@ -105,3 +103,6 @@ def _recipe_of(task: str) -> str:
 def _check_named(options: Pretrain) -> None:
     if options.recipe.pretext.task == "classify":
         raise OptionError(f"name what to learn with --task: {TASKS}")
+
+
+COMMAND = Command(run, show=show, build=build, begin=begin)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from vitlab.command_table import Command
 from vitlab.commands import shown
 from vitlab.commands.run_options import RunOptions
 from vitlab.errors import OptionError
@@ -16,7 +17,6 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import main_figures, print_figures
 
-SUMMARY = "Fit a classifier to frozen features, and test it."
 USED = ("device", "workers", "check_duplicates", "report", "max_bad", "timeout")  # of a host
 
 
@@ -84,3 +84,6 @@ def show(result: dict[str, Any]) -> None:
     """Print the test figures; what was tried is in the report."""
     if not shown(result):
         print_figures(main_figures(result))
+
+
+COMMAND = Command(run, show=show, build=build, begin=begin)

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import WeightsOptions
 from vitlab.options import argument, option
 from vitlab.runs.run_folder import RunFolder
-
-SUMMARY = "Upload a model to the Hugging Face Hub, with a model card."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +22,11 @@ class Push(WeightsOptions):
 
 def run(options: Push) -> dict[str, Any]:
     """Load and upload."""
-    import vitlab
+    from vitlab.weights.publish import push
 
     model, how = options.load(), options.values("private license")
     metrics = _figures(options.weights, model)
-    url = vitlab.push(model, options.repository, metrics=metrics, **how)
+    url = push(model, options.repository, metrics=metrics, **how)
     return {"model": model.config.name, "url": url}
 
 
@@ -48,3 +47,6 @@ def _figures(weights: str, model: Any) -> dict[str, Any] | None:
 def show(result: dict[str, Any]) -> None:
     """Print the address."""
     print(result["url"])
+
+
+COMMAND = Command(run, show=show)

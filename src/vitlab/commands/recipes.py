@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.options import Options
 from vitlab.recipes.named import RECIPES
 from vitlab.terminal import print_table
-
-SUMMARY = "List the training recipes."
-LIGHT = True  # it needs no PyTorch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,3 +29,6 @@ def show(result: dict[str, Any]) -> None:
     rows = [(each["recipe"]["recipe"], each["about"]) for each in result["recipes"]]
     print_table(("recipe", "for"), rows)
     print("vitlab train DATA --recipe NAME --help-all shows every option with the recipe's value")
+
+
+COMMAND = Command(run, show=show, is_light=True)

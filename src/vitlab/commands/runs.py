@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.options import Options, argument
 from vitlab.terminal import print_rows
 
-SUMMARY = "List the runs and experiments in a folder."
 SHOWN = (
     "name", "kind", "state", "runs", "done", "epoch", "accuracy", "map", "ap50", "miou", "r2",
     "loss", "seconds", "options",
@@ -31,3 +31,6 @@ def show(result: dict[str, Any]) -> None:
     """Print the experiments, then the runs."""
     for rows in (result["experiments"], result["runs"]):
         print_rows([{key: row[key] for key in SHOWN if key in row} for row in rows])
+
+
+COMMAND = Command(run, show=show)

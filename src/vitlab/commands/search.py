@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import DeviceOptions, PageOptions, WorkersOptions, say_skipped
 from vitlab.data.exists import check_data, check_each
 from vitlab.data.settings import Columns
@@ -14,8 +15,6 @@ from vitlab.places import exists
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
-SUMMARY = "Find the nearest images in what `vitlab embed` wrote."
-NEEDS = ("pyarrow",)
 _LINES = 100  # of the answer on the terminal
 
 
@@ -59,9 +58,8 @@ def begin(options: Search) -> None:
 
 def run(options: Search) -> dict[str, Any]:
     """Search; photographs that cannot be decoded are reported on stderr."""
-    import vitlab
     from vitlab.data.open import open_images
-    from vitlab.evaluation.search import FeatureTable
+    from vitlab.evaluation.search import FeatureTable, search
     from vitlab.progress import say
     from vitlab.report.search_page import write_search
 
@@ -71,7 +69,7 @@ def run(options: Search) -> dict[str, Any]:
     say(*opened.notes)
     photos = opened.every()
     how = options.values("k not_self device workers")
-    found = vitlab.search(table, photos, weights=model, **how)
+    found = search(table, photos, weights=model, **how)
     damaged = [each.error for each in found if each.error]
     say_skipped(*damaged)
     result: dict[str, Any] = {
@@ -106,3 +104,6 @@ def show(result: dict[str, Any]) -> None:
         print(f"{left}: --json has them all, --out FILE.html shows them")
     if "report" in result:
         print(result["report"])
+
+
+COMMAND = Command(run, show=show, begin=begin, needs=("pyarrow",))

@@ -3,15 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import DeviceOptions, EngineOptions
 from vitlab.errors import OptionError
 from vitlab.options import argument, at_least, at_most, option, when
 from vitlab.precision import ServePrecision
 from vitlab.serve.limits import Limits, named_models
-
-SUMMARY = "Serve models over HTTP: classes, masks, boxes, numbers, features."
-LASTS = True  # until a signal, and says itself what it does
-NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,3 +93,8 @@ def run(options: Serve) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """Print what was answered."""
     print(f"{result['requests']:,} requests, {result['images']:,} images")
+
+
+COMMAND = Command(
+    run, show=show, begin=begin, needs=("fastapi", "uvicorn", "prometheus_client"), lasts=True
+)

@@ -3,6 +3,7 @@
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import WEIGHTS, DeviceOptions, Split, WorkersOptions
 from vitlab.data.exists import check_data
 from vitlab.files import head_of
@@ -12,8 +13,6 @@ from vitlab.terminal import print_rows
 from vitlab.units import percent
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
-
-SUMMARY = "Average the weights of several fine-tuned models into one."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +39,17 @@ class Soup(WorkersOptions, DeviceOptions):
 
 def run(options: Soup) -> dict[str, Any]:
     """Average and save."""
-    import vitlab
+    from vitlab.transfer.soup import soup
     from vitlab.weights.identity import fingerprint
+    from vitlab.weights.load import load
+    from vitlab.weights.save import save
 
     known = options.file.arguments()
     models = [
-        vitlab.load(each, **known) if known and not head_of(each) else each
-        for each in options.weights
+        load(each, **known) if known and not head_of(each) else each for each in options.weights
     ]
-    model = vitlab.soup(models, options.greedy or None, **options.values("split device workers"))
-    folder = vitlab.save(model, options.out)
+    model = soup(models, options.greedy or None, **options.values("split device workers"))
+    folder = save(model, options.out)
     about = {"model": model.config.name, "folder": str(folder), "fingerprint": fingerprint(model)}
     return about | model.provenance["soup"]
 
@@ -62,3 +62,6 @@ def show(result: dict[str, Any]) -> None:
             row["with_it"] = percent(row["with_it"])
     print_rows(rows)
     print(f"{result['folder']}: {result['model']}, {result['kind']} soup")
+
+
+COMMAND = Command(run, show=show)

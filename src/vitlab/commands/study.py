@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vitlab.command_table import Command
 from vitlab.commands import print_costs
 from vitlab.commands.run_options import RunOptions
 from vitlab.experiments.several import ON
@@ -14,8 +15,6 @@ from vitlab.studies.base import small
 from vitlab.studies.papers import ABOUT, STUDIES, budget_seconds, check_free
 from vitlab.terminal import print_wide
 from vitlab.units import duration
-
-SUMMARY = "Reproduce a table or figure of a paper."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,3 +114,6 @@ def show(result: dict[str, Any]) -> None:
     for claim in result["claims"]:
         print(f"{claim['verdict']}: {claim['claim']} ({claim['source']})")
     print(f"{duration(result['seconds'])} in all; report: {result['report']}")
+
+
+COMMAND = Command(run, show=show, build=build)

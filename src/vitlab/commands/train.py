@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+from vitlab.command_table import Command
 from vitlab.commands import print_costs, shown
 from vitlab.commands.run_options import RunOptions
 from vitlab.errors import OptionError
@@ -21,7 +22,6 @@ from vitlab.runs.recipe_file import recipe_in, start_from
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import main_figures, print_figures, print_rows
 
-SUMMARY = "Train a model, test it and write a report."
 OTHERWISE = "is for learning without labels: use vitlab pretrain"
 OF_LABELS = ("task", "object_queries", "query_blocks", "mask_queries", "targets")
 ANNOTATED = ("detect", "regress", "segment")  # tasks whose recipes have their names
@@ -155,3 +155,6 @@ def show(result: dict[str, Any]) -> None:
     if shown(result):
         return
     print_figures(main_figures(result))
+
+
+COMMAND = Command(run, show=show, build=build, begin=begin)

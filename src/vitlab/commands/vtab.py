@@ -3,6 +3,7 @@
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from vitlab.command_table import Command
 from vitlab.commands import WEIGHTS, print_costs
 from vitlab.commands.run_options import RunOptions
 from vitlab.experiments.several import Jobs, VtabSetting
@@ -11,8 +12,6 @@ from vitlab.places import check_run_folder
 from vitlab.terminal import print_table
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import OfNetwork
-
-SUMMARY = "Fine-tune on VTAB-1k's 19 tasks, beside the ViT paper's figures."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,3 +50,6 @@ def show(result: dict[str, Any]) -> None:
     print_table(HEAD, table(result))
     if text := remark(result):
         print(text)
+
+
+COMMAND = Command(run, show=show)

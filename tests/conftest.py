@@ -40,6 +40,7 @@ from vitlab.runs import versions
 from vitlab.training import first_state, trial_steps
 from vitlab.training.session import Session
 
+pytest_plugins = ["steady"]
 prepare_torchvision()  # before transformers or timm import it
 torch.set_num_threads(1)  # also if something imported it first
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from steady import PATIENCE
 from vitlab import __main__ as entry
 
 
@@ -68,7 +69,7 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """The exit status; it is killed if it works for longer."""
         self._process.join(seconds)
         if self._process.exitcode is None:

@@ -1,4 +1,4 @@
-"""A plugin for runs that are alike on every machine: shuffled orders, waits, a clock that stands.
+"""A plugin for runs that are alike everywhere: shuffled orders, seeds, waits, a clock that stands.
 
 `pytest --shuffle SEED` runs the files, and the tests in each, in a random order.
 """
@@ -7,20 +7,16 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+import torch
 
 from vitlab.progress import WATCH
 
 T = TypeVar("T")
 PATIENCE = 600.0  # seconds after which something hangs; no test that passes waits for them
-
-settings.register_profile(
-    "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("steady")
 
 
 def wait_until(condition: Callable[[], T]) -> T:
@@ -30,6 +26,16 @@ def wait_until(condition: Callable[[], T]) -> T:
         assert time.monotonic() < end, f"not within {PATIENCE:g} s"
         time.sleep(0.005)
     return there
+
+
+def pytest_configure() -> None:
+    """Let Hypothesis draw the same examples in every run, and wait for them."""
+    with suppress(ImportError):  # the tests on a GPU have none
+        from hypothesis import HealthCheck, settings
+
+        how = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+        settings.register_profile("steady", derandomize=True, **how)
+        settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for tests in files.values():
         chance.shuffle(tests)
     items[:] = [item for path in chance.sample([*files], len(files)) for item in files[path]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What a test draws from PyTorch's own generator depends on no test before it."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True, scope="session")

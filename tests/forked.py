@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from conftest import BRIEF
+from steady import PATIENCE
 from vitlab import __main__ as entry
 from vitlab.cli import main
 from vitlab.console.interrupts import Interrupts
@@ -72,7 +73,7 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """The exit status; it is killed if it works for longer."""
         self._process.join(seconds)
         if self._process.exitcode is None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from evaluation.shard_jobs import started
+from steady import PATIENCE, wait_until
 from vitlab.errors import DiskError, RunError
 from vitlab.locks import Lock
 from vitlab.runs.run_folder import RunFolder
@@ -23,14 +24,12 @@ from vitlab.runs.run_folder import RunFolder
 def holding(file: Path, ready: Path, shared: bool) -> None:
     with Lock(file, "").held(shared=shared) as mine:
         ready.write_text(str(mine))
-        time.sleep(60)
+        time.sleep(PATIENCE)  # it is killed before
 
 
 def said(ready: Path) -> str:
     """What a process has written, as soon as it has."""
-    while not (ready.exists() and ready.read_text()):
-        time.sleep(0.005)
-    return ready.read_text()
+    return wait_until(lambda: ready.read_text() if ready.exists() else "")
 
 
 def ended(process: Any) -> None:
@@ -92,8 +91,7 @@ def test_what_is_waited_for_is_said(tmp_path: Path) -> None:
             (tmp_path / "mine").write_text(str(mine))
 
     waiting = started(wait)
-    while "waiting for the process that holds" not in (text.read_text() if text.exists() else ""):
-        time.sleep(0.05)
+    wait_until(lambda: "waiting for the process that holds" in said(text))
     assert str(file) in text.read_text()
     assert not (tmp_path / "mine").exists()
     ended(holder)
@@ -117,7 +115,7 @@ def test_workers_that_outlive_a_killed_run_do_not_hold_it(tmp_path: Path) -> Non
 
     def train() -> None:
         with Lock(file, "").held():
-            worker = started(lambda: (ready.write_text(str(os.getpid())), time.sleep(60)))
+            worker = started(lambda: (ready.write_text(str(os.getpid())), time.sleep(PATIENCE)))
             worker.join()
 
     run = started(train)

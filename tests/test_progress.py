@@ -4,12 +4,13 @@ import logging
 import os
 import re
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 
+from steady import wait_until
 from vitlab import progress
 from vitlab.progress import (
     GAP,
@@ -77,6 +78,33 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     made.close()
 
 
+class Clock:
+    """A clock that the test holds.
+
+    Attributes:
+        now: seconds
+        step: seconds that pass with each look at it
+        looks: how often the watch has looked at it
+    """
+
+    def __init__(self) -> None:
+        self.now, self.step, self.looks = 0.0, 0.0, 0
+
+    def __call__(self) -> float:
+        self.looks += threading.current_thread().name == "progress"
+        self.now += self.step
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    """The clock of the watch."""
+    before = WATCH.clock
+    WATCH.clock = Clock()
+    yield WATCH.clock
+    WATCH.clock = before
+
+
 def run(steps: int = 40) -> None:
     with Meter(steps, 0, "step") as meter:
         for step in range(1, steps + 1):
@@ -119,11 +147,14 @@ def test_a_dumb_terminal_is_not_redrawn(
 
 def wait_for(text: str, heard: Callable[[], str]) -> str:
     """Wait until a text was printed; return all that was."""
-    so_far = ""
-    while text not in so_far:
-        time.sleep(0.02)
-        so_far += heard()
-    return so_far
+    so_far = [""]
+
+    def is_there() -> bool:
+        so_far.append(so_far[-1] + heard())
+        return text in so_far[-1]
+
+    wait_until(is_there)
+    return so_far[-1]
 
 
 def lines_of(works: list[Work], seconds: int, row: int = 0) -> list[tuple[int, Work]]:
@@ -177,23 +208,33 @@ def test_a_meter_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_takes_long_is_named_while_the_program_is_busy_and_what_is_quick_is_not(
-    capsys: pytest.CaptureFixture[str],
+    clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def heard() -> str:
         return capsys.readouterr().err
 
     with named_if_slow("reading"):
-        pass
+        clock.now += 0.99 * progress.SILENCE
+        seen_again(clock)
+    clock.now += 1.0
     with named_if_slow("reading 12 files"), named_if_slow("reading", shown=False):
+        clock.now += progress.SILENCE
         said = wait_for("\n", heard)
     assert said == "reading 12 files …\n"
     with Meter(7, title="looking"):
-        assert wait_for("\n", heard).startswith("looking 0/7  0:0")
+        clock.now += progress.FIRST
+        assert wait_for("\n", heard) == "looking 0/7  0:04 so far\n"
     assert not WATCH.works
 
 
+def seen_again(clock: Clock, times: int = 3) -> None:
+    """Wait until the watch has looked so often."""
+    goal = clock.looks + times
+    wait_until(lambda: clock.looks >= goal)
+
+
 def test_a_line_that_another_handler_writes_is_not_said_again_at_once(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a service, which writes lines of its own: each look would say it anew."""
 
@@ -203,35 +244,33 @@ def test_a_line_that_another_handler_writes_is_not_said_again_at_once(
 
     lines: list[str] = []
     monkeypatch.setattr(progress.LOG, "handlers", [Kept()])
-    work = Work("reading")
-    work.start -= progress.SILENCE
-    WATCH.begin(work)
-    try:
-        while not lines:
-            time.sleep(0.02)
-        WATCH._last -= progress.PAUSE  # as if it had been ten seconds ago
-        time.sleep(5 * progress.LOOK)
-    finally:
-        WATCH.end(work)
-    assert len(lines) == 2, lines
+    with named_if_slow("reading"):
+        for number, seconds in enumerate((progress.SILENCE, progress.PAUSE), 1):
+            clock.now += seconds
+            wait_until(lambda number=number: len(lines) == number)
+            seen_again(clock)
+    assert lines == ["reading …", "reading … 0:12"]
 
 
 @public()
-def slow(heard: Callable[[], str], *, quiet: bool = False) -> str:
+def slow(clock: Clock, heard: Callable[[], str], *, quiet: bool = False) -> str:
     """Take as long as it takes to be named."""
     if not quiet:
+        clock.now += progress.FIRST
         return wait_for("\n", heard)
     with named_if_slow("reading"), Meter(9):
         assert not WATCH.works  # nobody looks
     return heard()
 
 
-def test_a_call_from_python_is_named_unless_it_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_call_from_python_is_named_unless_it_is_quiet(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
     def heard() -> str:
         return capsys.readouterr().err
 
-    assert slow(heard) == "slow …\n"
-    assert slow(heard, quiet=True) == ""
+    assert slow(clock, heard) == "slow …\n"
+    assert slow(clock, heard, quiet=True) == ""
 
 
 def test_one_process_of_torchrun_names_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,9 +283,10 @@ def test_one_process_of_torchrun_names_what_all_do(monkeypatch: pytest.MonkeyPat
 
 
 def test_on_a_terminal_what_takes_long_moves(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    terminal: Terminal, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal.stream)
+    clock.step = progress.LOOK
     with named_if_slow("reading 12 files"):
         text = ""
         while len(set(re.findall(r"reading 12 files  \S", text))) < 3:

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Self
@@ -115,7 +115,7 @@ class Work:
         by_itself: whether it is one piece of work, and not one that others are part of
 
     Attributes:
-        start: when it began, by `time.monotonic()`
+        start: when it began, by the watch's clock
         is_named: whether a line has named it
     """
 
@@ -125,13 +125,13 @@ class Work:
         self.what = what
         self.by_itself = by_itself
         self.shown = shown and not QUIET.get()
-        self.start = time.monotonic()
+        self.start = WATCH.clock()
         self.is_named = False
 
     @property
     def seconds(self) -> float:
         """Seconds since it began."""
-        return time.monotonic() - self.start
+        return WATCH.clock() - self.start
 
     def line(self) -> str:
         """Return the line of a log."""
@@ -150,26 +150,31 @@ class Work:
 class Watch:
     """Looks at what is going on, and shows it when nothing has been said for a while.
 
+    Args:
+        clock: seconds, from any moment on
+
     Attributes:
+        clock: by which work is slow
         works: what is going on, the innermost last
         live: the line of a terminal, while there is one
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         """Forget everything: in a forked process it is the parent's, and no thread looks."""
         self.works: list[Work] = []
         self.live: Live | None = None
-        self._last = time.monotonic()  # of all lines
+        self._last = self.clock()  # of all lines
         self._lock = threading.RLock()
         self._working = threading.Event()
         self._thread: threading.Thread | None = None
 
     def note_line(self) -> None:
         """Note that there was a line."""
-        self._last = time.monotonic()
+        self._last = self.clock()
 
     def begin(self, work: Work) -> None:
         """Look at some work until its end."""
@@ -202,7 +207,7 @@ class Watch:
             time.sleep(LOOK)
             with self._lock:
                 self._draw()
-                work = choose_due(self.works, time.monotonic(), self._last)
+                work = choose_due(self.works, self.clock(), self._last)
                 if work and not self.live:
                     self.note_line()  # whatever handler writes it
                     say(work.line())
@@ -241,7 +246,7 @@ def choose_due(works: Sequence[Work], now: float, last: float) -> Work | None:
 
     Args:
         works: what is going on, the innermost last
-        now: seconds, by `time.monotonic()`
+        now: seconds, by the watch's clock
         last: when the last line was
     """
     if not works:

@@ -15,6 +15,7 @@ import pytest
 from absent import without
 from conftest import environment
 from docs.pages import ROOT
+from steady import PATIENCE
 
 pytestmark = pytest.mark.benchmarks
 
@@ -119,10 +120,11 @@ def test_without_a_gpu_it_says_what_would_work(
 
 
 def test_rows_are_kept_of_a_part_that_is_stopped_or_fails(gpu: Any) -> None:
-    code = "print('| a |', flush=True); import time; time.sleep(60)"
-    stopped = gpu.run([sys.executable, "-c", code], 1.0, True)
+    code = f"print('| a |', flush=True); import time; time.sleep({PATIENCE})"
+    parts = (gpu.run([sys.executable, "-c", code], limit, True) for limit in (0.5, 5.0, 50.0))
+    stopped = next(part for part in parts if part["stdout"])  # had it time to print
     assert (stopped["state"], stopped["stdout"]) == ("stopped", "| a |\n")
-    failed = gpu.run([sys.executable, "-c", "print('| b |', flush=True); 1 / 0"], 60.0, True)
+    failed = gpu.run([sys.executable, "-c", "print('| b |', flush=True); 1 / 0"], PATIENCE, True)
     assert (failed["state"], failed["stdout"]) == ("failed", "| b |\n")
     assert "ZeroDivisionError" in failed["stderr"]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import itertools
 import json
 from email import message_from_bytes
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from docs.pages import ROOT, script
+from serve.made import until
+from steady import PATIENCE
 
 pytestmark = pytest.mark.benchmarks
 
@@ -28,14 +31,26 @@ def answer(status: int, body: bytes = b"{}", extra: bytes = b"") -> bytes:
 
 
 class Fake(asyncio.Protocol):
-    """Answers by the number in the path: 1 refuses, 2 hangs up, 3 is silent, 4 answers twice."""
+    """Answers by the number in the path: 1 refuses, 2 hangs up, 3 is silent, 4 answers twice.
+
+    Attributes:
+        probes: requests beside the load
+        open: connections
+    """
+
+    probes = open = 0
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        Fake.open += 1
+
+    def connection_lost(self, error: Exception | None) -> None:
+        Fake.open -= 1
 
     def data_received(self, data: bytes) -> None:
         path = data.split()[1]
         assert path == b"/health" or data.endswith(b"hi")
+        Fake.probes += path == b"/health"
         if path == b"/2":
             self.transport.close()
         elif path != b"/3":
@@ -48,13 +63,20 @@ class Fake(asyncio.Protocol):
 def traffic_of(tools: Any, numbers: list[int], load: Any) -> Any:
     """Put a load on `Fake`, with more patience than a busy machine exhausts."""
 
+    async def probed(pool: Any, asks: list[bytes]) -> None:
+        await load(pool, asks)
+        goal = Fake.probes + 2  # the first of them is sent when the one before was answered
+        await until(lambda: Fake.probes >= goal)
+
     async def main() -> Any:
         server = await asyncio.get_running_loop().create_server(Fake, "127.0.0.1", 0)
         port, asks = server.sockets[0].getsockname()[1], [ASK % n for n in numbers]
         async with server:
-            loaded = tools[0].run(port, lambda pool: load(pool, asks), patience=60, probing=PROBE)
+            loaded = tools[0].run(
+                port, lambda pool: probed(pool, asks), patience=PATIENCE, probing=PROBE
+            )
             done = await loaded
-            await asyncio.sleep(0.05)  # both ends see that the connections are closed
+            await until(lambda: not Fake.open)
         return done
 
     return asyncio.run(main())
@@ -66,7 +88,7 @@ def test_every_request_has_one_outcome(tools: Any) -> None:
 
     async def load(pool: Any, requests: list[bytes]) -> None:
         for number, request in enumerate(requests):
-            pool.patience = 0.3 if number == 3 else 60
+            pool.patience = 0.3 if number == 3 else PATIENCE
             pool.traffic.outcomes.append(await pool.ask(number, request))
 
     done = traffic_of(tools, numbers, load)
@@ -79,9 +101,12 @@ def test_every_request_has_one_outcome(tools: Any) -> None:
     assert {each.status for each in done.probes} == {200}
 
 
-def test_loads_send_what_they_plan(tools: Any) -> None:
+def test_loads_send_what_they_plan(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     traffic = tools[0]
-    closed = traffic_of(tools, [0, 1], lambda pool, asks: traffic.saturate(pool, asks, 3, 0.2))
+    looks = itertools.count()
+    with monkeypatch.context() as patch:  # 0.2 s are 20 looks at this clock
+        patch.setattr(traffic.time, "perf_counter", lambda: next(looks) / 100)
+        closed = traffic_of(tools, [0, 1], lambda pool, asks: traffic.saturate(pool, asks, 3, 0.2))
     assert set(closed.statuses) == {200, 503}
     counts = []
     for seed in (1, 1, 2):

@@ -12,6 +12,7 @@ import pytest
 import vitlab
 from client.conftest import URL, Make
 from conftest import photo
+from steady import PATIENCE
 from vitlab.client import client as clients
 from vitlab.errors import (
     BusyError,
@@ -218,10 +219,11 @@ def test_exceptions_of_the_network(
 
 
 def test_one_failure_ends_a_list(make: Make) -> None:
-    seen: list[int] = []
+    seen, over = list[int](), threading.Event()
 
     def fail(request: httpx2.Request) -> httpx2.Response:
         seen.append(1)
+        over.wait(0.1 * (len(seen) > 2))  # 20 s in all, unless the first failure ends it
         return refuse(401, "no")
 
     client = make(fail, batch=1, parallel=2, token="secret")
@@ -280,7 +282,7 @@ def test_only_some_requests_are_under_way_at_once(make: Make) -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         if not places.acquire(blocking=False):
             full.append(1)
-        together.wait(10)
+        together.wait(PATIENCE)
         places.release()
         return service(request)
 

@@ -15,7 +15,8 @@ from conftest import photo
 from made_files import png_of
 from serve.fakes import FakeEngine, png
 from serve.made import encoded, tiny
-from serve.sockets import served
+from serve.sockets import head, served, status, talk
+from steady import PATIENCE, wait_until
 from vitlab.client.reading import HeadAnswer, answers
 from vitlab.errors import ImageError, OptionError, ServiceError
 from vitlab.evaluation.classification import ClassifiedImage
@@ -118,7 +119,7 @@ def test_answers_that_make_no_sense_are_an_error(entry: dict[str, object]) -> No
 
 
 def test_over_a_socket_the_answers_are_those_of_this_machine(tmp_path: Path) -> None:
-    model, engine = tiny(), Engine(limits=Limits(decoders=1, max_images=3, timeout=60))
+    model, engine = tiny(), Engine(limits=Limits(decoders=1, max_images=3, timeout=PATIENCE))
     engine.add("tiny", model)
     file = tmp_path / "photo.jpg"
     photo(7).save(file)
@@ -128,11 +129,12 @@ def test_over_a_socket_the_answers_are_those_of_this_machine(tmp_path: Path) -> 
 
     def script(port: int) -> Any:
         url = f"http://127.0.0.1:{port}"
-        with vitlab.Client(url, retries=20) as client:  # until it is ready
+        wait_until(lambda: status(talk(port, [head("GET", "/ready")])) == 200)
+        with vitlab.Client(url, timeout=PATIENCE) as client:
             here = client.predict(images), client.features(images)
 
         async def main() -> Any:
-            async with vitlab.AsyncClient(url) as client:
+            async with vitlab.AsyncClient(url, timeout=PATIENCE) as client:
                 return await client.predict(images), await client.features(images)
 
         return here, asyncio.run(main())

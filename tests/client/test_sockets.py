@@ -1,6 +1,5 @@
 """The client over real sockets of this machine: what no function in the place of one can show."""
 
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -12,6 +11,7 @@ from vitlab.errors import LateError
 from vitlab.evaluation.classification import ClassifiedImage
 
 GOOD = b'{"predictions": [{"top": [{"class": "a", "probability": 0.5}]}]}'
+DRIPS = 1000  # of 20 ms
 over = Event()
 
 
@@ -28,9 +28,10 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self.send_response(200)
-        self.send_header("Content-Length", str(10**9 if first == b"s" else len(GOOD)))
+        self.send_header("Content-Length", str(len(GOOD) + (DRIPS if first == b"s" else 0)))
         self.end_headers()
-        while first == b"s" and not over.wait(0.02):
+        for _ in range(DRIPS if first == b"s" else 0):
+            over.wait(0.02)
             try:
                 self.wfile.write(b" ")
             except OSError:
@@ -53,10 +54,8 @@ def url() -> Iterator[str]:
 
 
 def test_an_answer_that_drips_is_late(make: Make, url: str) -> None:
-    began = time.monotonic()
-    with pytest.raises(LateError, match=r"did not answer within 0\.3 s: give a larger timeout"):
-        make(None, url, timeout=0.3).predict(b"slow")
-    assert time.monotonic() - began < 30
+    with pytest.raises(LateError, match=r"did not answer within 1 s: give a larger timeout"):
+        make(None, url, timeout=1.0).predict(b"slow")
 
 
 def test_a_dropped_connection_is_opened_again(make: Make, url: str) -> None:

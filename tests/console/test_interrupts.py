@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import steady
 import vitlab
 from conftest import call, environment, photo_folder
+from steady import wait_until
 from vitlab.cli import main
 from vitlab.command_table import Command
 from vitlab.commands.recipes import Recipes
-from vitlab.console.interrupts import Interrupts
+from vitlab.console.interrupts import PATIENCE, Interrupts
 
 TINY = ["--model", "ViT(width=16,depth=1,heads=2,mlp=32)/8"]
 
@@ -31,15 +33,31 @@ def start(words: list[str], folder: Path, **more: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize(("number", "pause"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 0.4)])
+HELD = """
+import sys, time
+class Held:
+    def find_spec(self, name, path=None, target=None):
+        if name == "NAME":
+            print("importing", file=sys.stderr, flush=True)
+            time.sleep(300)
+sys.meta_path.insert(0, Held())
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGINT, "torch"), (signal.SIGTERM, "torch.nn.functional")]
+)
 def test_signals_while_pytorch_is_imported(
-    tmp_path: Path, number: signal.Signals, pause: float
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, number: signal.Signals, name: str
 ) -> None:
     """The first line comes before the import, in the middle of which the signal arrives."""
-    process = start(["train", "digits", *TINY, "--out", "run"], tmp_path)
+    held = tmp_path_factory.mktemp("held")
+    (held / "sitecustomize.py").write_text(HELD.replace("NAME", name))
+    paths = os.pathsep.join([str(held), environment()["PYTHONPATH"]])
+    process = start(["train", "digits", *TINY, "--out", "run"], tmp_path, PYTHONPATH=paths)
     assert process.stderr
     first = process.stderr.readline()
-    time.sleep(pause)
+    assert "importing\n" in process.stderr  # on a slow machine it has said what it does
     process.send_signal(number)
     out, err = process.communicate()
     assert (process.returncode, out) == (130, ""), err
@@ -49,7 +67,9 @@ def test_signals_while_pytorch_is_imported(
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    code = "import os, signal, sys, time\nfrom vitlab.console.interrupts import Interrupts\n" + code
+    """Run code in an interpreter of its own, with a clock that it holds."""
+    first = "import os, signal, sys, time\nfrom vitlab.console.interrupts import Interrupts\n"
+    code = f"{first}now = [0.0]\n" + code.replace("Interrupts()", "Interrupts(lambda: now[0])")
     words = [sys.executable, "-c", code]
     return subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
 
@@ -74,7 +94,7 @@ with Interrupts() as interrupts:
     except KeyboardInterrupt:
         {KILL}  # at once: ignored
         print("clean", interrupts.asked, flush=True)
-        time.sleep(1.2)
+        now[0] += 1.2
         {KILL}  # later: no more patience
         print("no")
 """
@@ -112,7 +132,7 @@ with Interrupts() as interrupts:
         (KILL, set()),
         ("shutil.rmtree = rmtree", {"b"}),
         (f"try:\n                {KILL}\n            except KeyboardInterrupt:\n"
-         f"                time.sleep(1.2)\n                {KILL}", set()),
+         f"                now[0] += 1.2\n                {KILL}", set()),
     ],
     ids=["in the block", "in the removal", "a second signal"],
 )  # fmt: skip
@@ -125,7 +145,7 @@ def test_nothing_unfinished_is_left_whenever_the_signal_comes(
     assert {each.name for each in tmp_path.iterdir()} == left
 
 
-@pytest.mark.parametrize("ends", ["sys.exit(130)", f"time.sleep(1.2); {KILL}"])
+@pytest.mark.parametrize("ends", ["sys.exit(130)", f"now[0] += 1.2; {KILL}"])
 def test_no_semaphore_is_left_to_be_warned_of(ends: str) -> None:
     """Those of processes side by side, which are started anew, have names."""
     body = f"""
@@ -151,13 +171,11 @@ def test_runs_that_are_timed_side_by_side_leave_nothing(tmp_path: Path, signals:
     scratch.mkdir()
     words = ["train", "digits", *TINY, "--seeds", "2", "--jobs", "2", "--dry-run"]
     process = start(words, tmp_path, TMPDIR=str(scratch))
-    while not list(scratch.glob("vitlab-timing-*/*")):
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_until(lambda: process.poll() is not None or list(scratch.glob("vitlab-timing-*/*")))
     for number in range(signals):
-        time.sleep(1.2 * number)  # at once, it would be ignored
+        time.sleep(1.2 * PATIENCE * number)  # at once, it would be ignored
         process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate()
     assert process.returncode == 130
     assert "leaked" not in err
     assert "Traceback" not in err
@@ -174,7 +192,7 @@ with Interrupts() as interrupts:
     interrupts.started()
     try:
         Odd()
-        time.sleep(5)
+        time.sleep(300)
         print("ignored")
     except KeyboardInterrupt:
         print("raised")
@@ -250,7 +268,7 @@ def test_random_moments(tmp_path: Path, command: str, number: signal.Signals) ->
         time.sleep(delay)
         began = time.monotonic()
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=steady.PATIENCE)
         slow.append(time.monotonic() - began)
         codes.append(process.returncode)
         assert process.returncode in (0, 130), (delay, err)

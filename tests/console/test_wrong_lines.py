@@ -12,8 +12,6 @@ import pytest
 from console.wrong_lines import make_world, wrong_lines
 from forked import Forked
 
-LONGEST = 120  # seconds of a line; one that is silent for long was seen to be valid
-
 
 def files(folder: Path) -> set[str]:
     """Everything below a folder."""
@@ -49,7 +47,7 @@ def run(folder: Path, count: int, seed: int, report: str = "") -> list[str]:
     with chdir(folder):
         for words in islice(wrong_lines(folder, seed), count):
             before, process = files(folder), Forked(words)
-            code = process.wait(LONGEST)
+            code = process.wait()
             new = files(folder) - before
             for name in sorted(new, reverse=True):
                 place = folder / name

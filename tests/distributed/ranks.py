@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from steady import PATIENCE
+
 
 def free_port() -> int:
     with socket.socket() as one:
@@ -47,7 +49,7 @@ def on_ranks(size: int, work: Callable[[], Any], place: Path) -> list[dict[str, 
     """What `work` returns or raises in each of so many processes, in which it is called."""
     processes = start_ranks(size, work, place)
     for process in processes:
-        process.join(120)
+        process.join(PATIENCE)
         if process.is_alive():
             process.kill()
     files = [place / f"said-{rank}.json" for rank in range(size)]

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 import traceback
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from torch import nn
 import vitlab
 from conftest import BRIEF, TINY, environment, photo_folder
 from distributed.ranks import on_ranks
+from steady import PATIENCE, wait_until
 from steps import asked_to_stop
 from vitlab import __main__ as entry
 from vitlab.data.labels import SingleLabels
@@ -385,6 +385,14 @@ def rank_of(pid: int) -> str:
         return ""
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, if perhaps nobody has heard of it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
+    except OSError:
+        return True
+
+
 def ranks_of(launcher: int) -> dict[str, int]:
     """The processes that torchrun started, by rank."""
     words = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
@@ -396,9 +404,11 @@ def steps_done(folder: Path) -> int:
 
 
 def wait_for_steps(launcher: int, folder: Path, steps: int) -> None:
-    while steps_done(folder) < steps:
-        time.sleep(0.02)
+    def are_done() -> bool:
         assert os.waitpid(launcher, os.WNOHANG) == (0, 0), (folder.parent / "stderr").read_text()
+        return steps_done(folder) >= steps
+
+    wait_until(are_done)
 
 
 def one_rank(words: list[str], place: Path) -> None:
@@ -436,12 +446,9 @@ def launched(folder: Path, **how: Any) -> int:
         os._exit(1)
 
 
-def ended(launcher: int, seconds: float = 60) -> None:
+def ended(launcher: int) -> None:
     """Wait for its end."""
-    until = time.monotonic() + seconds
-    while os.waitpid(launcher, os.WNOHANG) == (0, 0):
-        time.sleep(0.05)
-        assert time.monotonic() < until
+    wait_until(lambda: os.waitpid(launcher, os.WNOHANG) != (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -459,8 +466,8 @@ def test_a_killed_process_is_started_anew_and_a_signal_stops_all_at_one_step(
     wait_for_steps(launcher, folder, 3)
     rank = (tmp_path / "rank-1").read_text() if forked else ranks_of(launcher)["1"]
     os.kill(int(rank), signal.SIGKILL)
-    time.sleep(0.5)
-    wait_for_steps(launcher, folder, steps_done(folder) + 3)
+    wait_until(lambda: is_gone(int(rank)))
+    wait_for_steps(launcher, folder, steps_done(folder) + 3)  # of which one was under way
     os.kill(launcher, signal.SIGTERM)
     ended(launcher)
     said = (tmp_path / "stderr").read_text()
@@ -477,13 +484,24 @@ def test_a_killed_process_is_started_anew_and_a_signal_stops_all_at_one_step(
     assert curve(folder)[-1][2] == pytest.approx(curve(tmp_path / "alone")[-1][2], rel=1e-2)
 
 
+def said(store: dist.HashStore) -> list[bytes]:
+    """What two processes have answered to a call; nothing before the first one."""
+    return [store.get(f"answer {rank}") for rank in (1, 2) if store.check(["call"])]
+
+
+def has_answers(store: dist.HashStore, before: list[bytes]) -> bool:
+    """Whether both have answered what is left of a dead process's call, if there is one."""
+    return all(new != old for new, old in zip(said(store), before, strict=True))
+
+
 def test_processes_meet_whatever_dead_ones_left_in_the_store() -> None:
     store = dist.HashStore()
     for _ in range(3):
+        before = said(store)
         with ThreadPoolExecutor(3) as threads:
-            late = [threads.submit(meet, store, World(rank, 3), 20) for rank in (1, 2)]
-            time.sleep(0.1)  # time to answer what was left of a dead process's call
-            early = threads.submit(meet, store, World(0, 3), 20)
+            late = [threads.submit(meet, store, World(rank, 3), PATIENCE) for rank in (1, 2)]
+            wait_until(partial(has_answers, store, before))
+            early = threads.submit(meet, store, World(0, 3), PATIENCE)
             early.result().set("key", "fresh")
             for each in late:
                 assert each.result().get("key") == b"fresh"

@@ -19,6 +19,7 @@ from distributed.test_distributed import (
     run,
     steps_done,
 )
+from steady import PATIENCE
 from steps import each_step
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.order import batch_samples
@@ -73,7 +74,7 @@ def test_thirty_stops_with_other_worlds_between(tmp_path: Path) -> None:
             done[f"{how.name} of {size}{' in shards' if host.shard else ''}"] += 1
         start = time.monotonic()
         for each in processes:
-            each.join(120)
+            each.join(PATIENCE)
             assert each.exitcode is not None, (attempt, size, host)
         slowest = max(slowest, time.monotonic() - start) if attempt < 30 else slowest
         steps: dict[int, list[int]] = defaultdict(list)

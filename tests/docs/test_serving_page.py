@@ -17,7 +17,8 @@ from conftest import photo
 from docs.pages import ROOT
 from made_heads import save_heads
 from serve.fakes import FakeEngine
-from serve.sockets import served
+from serve.sockets import head, served, status, talk
+from steady import PATIENCE, wait_until
 from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
@@ -55,7 +56,7 @@ def test_the_addresses_and_statuses_are_those_of_the_application() -> None:
 def test_the_example_of_masks_boxes_and_numbers_runs(tmp_path: Path) -> None:
     """Its curl and its Python, against runs of these names."""
     runs = save_heads(tmp_path)
-    engine = Engine(limits=Limits(decoders=1, timeout=60), device="cpu")
+    engine = Engine(limits=Limits(decoders=1, timeout=PATIENCE), device="cpu")
     for name, kind in (("scenes", "masks"), ("things", "boxes"), ("ages", "numbers")):
         engine.add(name, str(runs[kind]))
     photo(1).save("photo.jpg")
@@ -65,8 +66,7 @@ def test_the_example_of_masks_boxes_and_numbers_runs(tmp_path: Path) -> None:
 
     def script(port: int) -> str:
         out, place = io.StringIO(), f"127.0.0.1:{port}"
-        with vitlab.Client(f"http://{place}", retries=20) as client:  # until it is ready
-            client.predict("photo.jpg")
+        wait_until(lambda: status(talk(port, [head("GET", "/ready")])) == 200)
         if shutil.which("curl"):
             subprocess.run([each.replace("127.0.0.1:8000", place) for each in curl], check=True)
         with redirect_stdout(out):

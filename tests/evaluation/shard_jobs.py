@@ -8,6 +8,7 @@ import tarfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import vitlab
 from conftest import photo
 from evaluation.small_models import noisy
+from steady import PATIENCE, wait_until
 from vitlab.evaluation import infer
 from vitlab.evaluation.classification import classify_shards, unlabeled
 from vitlab.evaluation.compute import Compute
@@ -53,11 +55,13 @@ def small_batches() -> Iterator[None]:
         yield
 
 
-def embed(data: str, out: Path, *, pause: float = 0.0, **how: Any) -> dict[str, Any]:
-    """Embed with parts of eight images."""
-    if pause:  # in a process of its own
+def embed(
+    data: str, out: Path, *, before: Callable[[], object] | None = None, **how: Any
+) -> dict[str, Any]:
+    """Embed with parts of eight images; in a process of its own, do something before each pass."""
+    if before is not None:
         take = infer.take
-        infer.take = lambda *given: time.sleep(pause) or take(*given)
+        infer.take = lambda *given: (before(), take(*given))[1]
     how = {"workers": 0, "device": "cpu", "part_images": 8} | how
     return vitlab.embed(tiny(), data, out, **how)
 
@@ -99,7 +103,7 @@ def all_of(works: list[Callable[[], Any]], place: Path) -> list[dict[str, Any]]:
     place.mkdir()
     files = [place / f"{number}.json" for number in range(len(works))]
     for process in [started(work, file) for work, file in zip(works, files, strict=True)]:
-        process.join(60)
+        process.join(PATIENCE)
     return [json.loads(file.read_text()) for file in files]
 
 
@@ -108,10 +112,14 @@ def parts_in(folder: Path) -> int:
     return len(list((folder / "_parts").glob("[!.]*")))
 
 
-def killed(work: Callable[[], Any], folder: Path, parts: int) -> None:
-    """A process that is killed as soon as so many parts are there."""
-    process = started(work)
-    while process.is_alive() and parts_in(folder) < parts:
-        time.sleep(0.002)
+def killed(work: Callable[..., Any], folder: Path, parts: int) -> None:
+    """A process that goes no further once so many parts are there, and is killed."""
+
+    def hang() -> None:
+        while parts_in(folder) >= parts:
+            time.sleep(PATIENCE)
+
+    process = started(partial(work, before=hang))
+    wait_until(lambda: parts_in(folder) >= parts)
     process.kill()
     process.join()

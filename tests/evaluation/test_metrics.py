@@ -1,6 +1,5 @@
 """Figures against scikit-learn and torchmetrics, over ties, absent classes and single images."""
 
-import time
 import tracemalloc
 import warnings
 
@@ -272,19 +271,17 @@ def test_very_many_classes() -> None:
     probabilities[np.arange(100), labels.values[:100]] = 2
     names = [str(number) for number in range(classes)]
     tracemalloc.start()
-    began = time.process_time()
     ours = figures(probabilities, labels)
     cells = confusion(probabilities, labels)
     class_figures(probabilities, labels, names)
     pairs = confused_pairs(probabilities, labels, names)
-    seconds, peak = time.process_time() - began, tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     guess = probabilities.argmax(1)
     assert ours["mcc"] == pytest.approx(sk.matthews_corrcoef(labels.values, guess))
     assert ours["kappa"] == pytest.approx(sk.cohen_kappa_score(labels.values, guess))
     assert (cells.images, cells.wrong, len(pairs)) == (200, 100, 20)
     assert peak < 40e6  # a table of them would take 400 MB in bytes alone
-    assert seconds < 20  # 1 s here with the memory watched, which is slow
     with pytest.raises(OptionError, match="is too large to be made: use its cells, or at most"):
         cells.dense()
 

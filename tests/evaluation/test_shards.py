@@ -1,8 +1,9 @@
 """A folder of parts is the same whoever fills it, in whatever order, and however often killed."""
 
 import json
+import multiprocessing
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from evaluation.shard_jobs import (
     small_batches,
     tiny,
 )
+from steady import PATIENCE
 from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.evaluation import infer
 from vitlab.evaluation.compute import Compute
@@ -94,7 +96,7 @@ def test_a_shard_has_its_own_parts_and_another_number_of_shards_goes_on(
 
 def test_killed_and_repeated_with_others(data: str, alone: Path, tmp_path: Path) -> None:
     out = tmp_path / "x"
-    killed(partial(embed, data, out, pause=0.02, workers=2), out, 3)
+    killed(partial(embed, data, out, workers=2), out, 3)
     there = {file: file.stat().st_mtime_ns for file in out.glob("*.parquet")}
     assert len(there) < 8
     found = embed(data, out, workers=2)
@@ -219,7 +221,9 @@ def test_without_locks_the_result_is_the_same(
         raise OSError(38, "not implemented")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    work = partial(embed, data, tmp_path / "x", pause=0.005)
+    together = multiprocessing.get_context("fork").Barrier(2)
+    meet = cache(partial(together.wait, PATIENCE))  # before the first pass of each
+    work = partial(embed, data, tmp_path / "x", before=meet)
     said = all_of([work, work], tmp_path / "said")
     assert [each["value"]["images"] for each in said] == [59, 59]
     assert content(tmp_path / "x") == content(alone)

@@ -22,6 +22,7 @@ import pytest
 
 from conftest import call
 from forked import Forked
+from steady import PATIENCE, wait_until
 
 WORDS = (
     "train", "digits", "--model", "ViT(width=16,depth=1,heads=2,mlp=32)/4", "--precision", "fp32",
@@ -66,8 +67,7 @@ def test_ended_in_its_first_run_it_has_the_same_rows(
     """Two at a time, in a group of its own, as a terminal starts it; then one after the other."""
     words = (*WORDS, "--epochs", "1", "--batch", "256", "--seeds", "2", "--resume", "--out")
     process = Forked([*words, str(tmp_path / "cut"), "--jobs", "2"], os.setsid)
-    while not list(tmp_path.glob("cut/*/checkpoints/*")) and process.poll() is None:
-        time.sleep(0.05)
+    wait_until(lambda: list(tmp_path.glob("cut/*/checkpoints/*")) or process.poll() is not None)
     if number == signal.SIGINT:  # as Ctrl-C is sent
         os.killpg(process.pid, number)
         assert process.wait() == 130
@@ -128,7 +128,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(PATIENCE)
 
 
 def tasks() -> list[int]:
@@ -146,8 +146,7 @@ def test_on_a_ray_cluster_it_has_the_rows_of_one_process(tmp_path: Path) -> None
     found = rows(words, out)
     assert found == rows(LONG, tmp_path / "whole")
     process = started(words, tmp_path / "stopped")
-    while not list(tmp_path.glob("stopped/*/*/checkpoints/*")):
-        time.sleep(0.05)
+    wait_until(lambda: list(tmp_path.glob("stopped/*/*/checkpoints/*")))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=SLOWEST)
     assert (process.returncode, "interrupted: pass --resume to continue" in err) == (130, True), err

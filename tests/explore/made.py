@@ -9,6 +9,7 @@ import torch
 
 from serve.calling import Reply, send
 from serve.made import tiny
+from steady import PATIENCE
 from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.gallery import FORMATS
@@ -78,7 +79,7 @@ class Exploring:
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
         async def bounded() -> T:
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(PATIENCE):
                 return await work
 
         return self.loop.run_until_complete(bounded())

@@ -18,6 +18,7 @@ from conftest import photo_folder
 from explore.made import Exploring
 from serve.calling import Reply, send
 from serve.made import encoded, until
+from steady import PATIENCE
 from vitlab.errors import DataError, ImageError
 from vitlab.explore.dataset_map import DatasetMap, MapJob, Progress, dataset_map, sheet_of
 from vitlab.explore.explore_routes import application
@@ -196,10 +197,10 @@ def test_it_stops_at_the_next_step() -> None:
 
     map_job = MapJob(make)
     map_job.start()
-    assert began.wait(10)
+    assert began.wait(PATIENCE)
     assert map_job.state() == (None, 0.5, "drawing")
     map_job.stop()
-    map_job.join(10)
+    map_job.join(PATIENCE)
     assert not map_job.is_alive()
 
 
@@ -208,7 +209,7 @@ def test_the_routes_of_the_map(exploring: Exploring, monkeypatch: pytest.MonkeyP
 
     def make(progress: Progress) -> Chart:
         progress(0.25, "looking")
-        assert gate.wait(60)
+        assert gate.wait(PATIENCE)
         return Chart()
 
     map_job = MapJob(make)

@@ -14,6 +14,7 @@ from conftest import photo
 from explore.made import SMALL, Exploring, kinds
 from made_heads import SHAPES, segmenter
 from serve.made import encoded, tiny
+from steady import PATIENCE
 from vitlab.explore import views
 from vitlab.explore.explorer import Worker
 from vitlab.explore.lru import Kept
@@ -179,7 +180,7 @@ def test_jobs_are_done_in_their_order_and_errors_reach_who_asked() -> None:
         assert (found[0], str(found[1]), found[2]) == ("vitlab-explore", "why", 7)
         assert done == [1, 2]
         worker.stop()
-        worker.join(10)
+        worker.join(PATIENCE)
         assert not worker.is_alive()
 
     asyncio.run(ask())

@@ -24,6 +24,7 @@ def test_16_files_are_too_few_for_workers(tmp_path: Path) -> None:
     line = ["bash", "-c", 'ulimit -n 16; "$@"', "_", sys.executable, "-m", "vitlab", *words]
     done = subprocess.run(line, capture_output=True, text=True, env=environment())
     advice = "workers=2 keep up to 48 files open, but this shell allows 16: raise its limit "
-    assert done.stderr == (f"vitlab train: {advice}(ulimit -n 48), or pass --workers 0\n")
+    last = done.stderr.splitlines()[-1]  # before it, a slow machine says what it is doing
+    assert last == f"vitlab train: {advice}(ulimit -n 48), or pass --workers 0"
     assert done.returncode == 2
     assert not (tmp_path / "run").exists()

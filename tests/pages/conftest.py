@@ -11,6 +11,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 CHROMIUM = shutil.which("chromium")
+LONGEST = 120_000.0  # milliseconds, which only end what hangs
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
@@ -24,8 +25,9 @@ def chromium() -> Iterator[Any]:
     """One browser for the tests of a file: until it ends, asyncio cannot be used in this thread."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=LONGEST)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
         yield browser
@@ -45,7 +47,7 @@ def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
     def open_page(address: str, **settings: Any) -> Any:
         contexts.append(chromium.new_context(**(DESKTOP | settings)))
         page = contexts[-1].new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(LONGEST)
         page.on("console", note)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(address)

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import uvicorn
 
 from serve.fakes import FakeEngine, FakeServed, card
+from steady import PATIENCE, wait_until
 from vitlab.serve.answers import Seen
 from vitlab.serve.app import application as service
 from vitlab.serve.registry import ServedModel
@@ -42,11 +42,10 @@ def serving(app: Any) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until(lambda: server.started)
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
     server.should_exit = True
-    thread.join(10)
+    thread.join(PATIENCE)
 
 
 def application() -> Any:

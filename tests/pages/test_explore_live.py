@@ -3,7 +3,6 @@
 import asyncio
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from conftest import photo_folder
 from explore.made import SMALL, InProcess, kinds
 from made_heads import SHAPES, segmenter
 from serve.made import tiny
+from steady import PATIENCE, wait_until
 from vitlab.explore.dataset_map import MapJob, dataset_map
 from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
@@ -43,12 +43,10 @@ def running(explorer: Explorer) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(work()), daemon=True)
     thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.02)
+    wait_until(lambda: server.started or not thread.is_alive())
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
     server.should_exit = True
-    thread.join(20)
+    thread.join(PATIENCE)
 
 
 @pytest.fixture(scope="module")

@@ -133,7 +133,7 @@ def test_pointing_shows_where_every_head_looks(page: Any, explorer: FakeExplorer
     page.mouse.click(*spot(page, 5, 5))
     expect(readout).to_contain_text("Row 5, column 5")
     page.mouse.move(*spot(page, 9, 9))
-    page.wait_for_timeout(100)
+    page.evaluate("new Promise(end => requestAnimationFrame(() => requestAnimationFrame(end)))")
     shows_token(page, 1 + 4 * 14 + 4)
     asked = len(explorer.asked)  # layers need no further request
     page.get_by_label("Layer").focus()
@@ -332,9 +332,9 @@ def test_a_server_that_does_not_answer_or_takes_long(page: Any) -> None:
     expect(news).to_have_text("reason 503")
     page.unroute("**/map/rollout*")
     page.route("**/map/relevance*", lambda route: None)  # no answer
-    page.get_by_role("button", name="Relevance").click()
+    with page.expect_request("**/map/relevance*"):
+        page.get_by_role("button", name="Relevance").click()
     expect(news).to_have_text("Computing relevance …")
-    page.wait_for_timeout(100)
     with page.expect_event("requestfailed") as failed:  # it is given up for another
         page.get_by_role("button", name="Rollout").click()
     assert "relevance" in failed.value.url

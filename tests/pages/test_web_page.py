@@ -81,7 +81,7 @@ def test_from_a_disk_photos_have_the_probabilities_of_classify(
     first.save(pictures / "moving.gif", save_all=True, append_images=[second])
     names = ["china.jpg", "turned.jpg", "clear.png", "gray.webp", "moving.gif"]
     page.set_input_files(FILES, [pictures / name for name in names])
-    expect(page.locator(".answer .bars")).to_have_count(len(names), timeout=60_000)
+    expect(page.locator(".answer .bars")).to_have_count(len(names))
     answers = vitlab.classify(model, [str(pictures / name) for name in names])
     for answer, card in zip(answers, page.locator(".answer").all(), strict=True):
         shown = card.locator(".name").all_text_contents()

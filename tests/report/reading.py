@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from made_facts import NASTY
+from steady import PATIENCE
 
 
 def linear(color: str) -> np.ndarray:
@@ -113,7 +114,7 @@ def shown(folder: Path) -> dict[str, dict[str, Any]]:
     wrapper.write_text(LOOK.format(frames=json.dumps(frames)))
     words = ["chromium", *FLAGS.split(), f"--user-data-dir={folder / 'profile'}"]
     words += ["--virtual-time-budget=9000", "--dump-dom", wrapper.as_uri()]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert "CONSOLE" not in done.stderr
     found: dict[str, dict[str, Any]] = json.loads(
         re.findall("<title>(.*?)</title>", done.stdout)[0]

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from serve.made import Running, tiny
+from steady import PATIENCE
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
     """An engine that serves the model `tiny`, with places for twelve images."""
-    each = Running(("tiny", tiny()), timeout=60, max_batch=4, queue=12)
+    each = Running(("tiny", tiny()), timeout=PATIENCE, max_batch=4, queue=12)
     yield each
     each.close()

@@ -80,6 +80,9 @@ class FakeEngine:
     Args:
         error: raised by every answer
         gate: what an answer waits for
+
+    Attributes:
+        checked: requests that have begun
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class FakeEngine:
         self.ready, self.stopped, self.trouble = True, False, ""
         self.allow_empty = True
         self.asked: list[tuple[int, str, str]] = []
+        self.checked = 0
         self.sources: dict[str, object] = {}
         self.metrics, self.busy, self.crowd = Metrics(), "", 0.0
         self.metrics.gauge("ready", "ready", lambda: self.ready)
@@ -129,6 +133,7 @@ class FakeEngine:
         return self.crowd
 
     def check(self, images: int, served: FakeServed, what: str) -> None:
+        self.checked += 1
         if self.busy:
             raise BusyError(self.busy, 3)
 

@@ -12,6 +12,7 @@ import torch
 
 import vitlab
 from conftest import photo
+from steady import PATIENCE
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
 
@@ -61,7 +62,7 @@ class Gate:
     def _pass(self, model: Any, inputs: Any) -> None:
         self.sizes.append(len(inputs[0]))
         self.reached.set()
-        assert self.open.wait(60)
+        assert self.open.wait(PATIENCE)
 
     def close(self) -> None:
         self.sizes.clear()
@@ -81,7 +82,7 @@ class Running:
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
         async def bounded() -> T:
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(PATIENCE):
                 return await work
 
         return self.loop.run_until_complete(bounded())

@@ -63,7 +63,8 @@ def killed() -> dict[str, object]:
     """Kill a replica under load."""
     load = Load(clients=6, seconds=25)
     threads = load.begin()
-    time.sleep(5)
+    while len(load.answers) < 20:  # it is under way
+        time.sleep(0.05)
     victim = replicas()[0]
     children = victim.children(recursive=True)
     when = time.monotonic()

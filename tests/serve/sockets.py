@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import signal
 import socket
 import threading
@@ -11,32 +12,33 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from serve.fakes import FakeEngine
+from steady import PATIENCE
 from vitlab.serve.access import listen
 from vitlab.serve.app import application
 from vitlab.serve.service import Service
 
-PATIENCE = 20.0  # seconds that a script may take
-
 
 def served(
-    script: Callable[[int], Any], engine: FakeEngine | None = None, drain: float = 5.0
+    script: Callable[[int], Any] | None,
+    engine: FakeEngine | None = None,
+    drain: float = PATIENCE,
 ) -> tuple[Any, Service]:
     """Run a script with the port of a service, then end the service with SIGTERM.
 
-    A script may end it itself; what it returns is returned.
+    A script may end it itself; what it returns is returned. Without one it ends by itself.
     """
     engine = engine or FakeEngine()
     service = Service(application(engine), engine, drain)
-    opened, results = listen("127.0.0.1", 0), []
+    opened, results = listen("127.0.0.1", 0), list[Any]()
     port, ended = opened.getsockname()[1], threading.Event()
 
     def run() -> None:
         try:
-            results.append(script(port))
+            results.append(script(port) if script is not None else None)
         except BaseException as error:  # shown by the test itself
             results.append(error)
         finally:
-            if not (service.signal or ended.is_set()):  # nobody else handles it
+            if not (service.signal or script is None or ended.is_set()):  # nobody else handles it
                 os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -58,21 +60,35 @@ def head(method: str = "POST", path: str = "/predict", **headers: object) -> byt
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def talk(port: int, pieces: Sequence[bytes], pause: float = 0, end: bool = False) -> bytes:
+def talk(
+    port: int, pieces: Sequence[bytes], pause: float = 0, end: bool = False, on: bool = False
+) -> bytes:
     """Send pieces with pauses, and return everything that comes back before the end.
 
-    A client that is cut off while it sends still reads. `end` says that nothing more will come.
+    A client that is cut off while it sends still reads. `end` says that nothing more will come;
+    one that goes `on` sends its last piece again and again until something comes back.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as opened:
         try:
             for piece in pieces:
                 opened.sendall(piece)
                 time.sleep(pause)
+            while on and not select.select([opened], [], [], pause)[0]:
+                opened.sendall(piece)
             if end:
                 opened.shutdown(socket.SHUT_WR)
         except OSError:
             pass
         return read(opened)
+
+
+def refuses(port: int) -> bool:
+    """Whether nobody listens any more."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
+    except OSError:
+        return True
+    return False
 
 
 def read(opened: socket.socket) -> bytes:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from safetensors.torch import load_file, save_file
 import vitlab
 from serve.calling import Reply, ask
 from serve.fakes import FakeEngine
+from serve.made import until
 from vitlab.errors import OptionError, WeightsError
 from vitlab.serve.access import listen, read_token
 from vitlab.serve.app import application
@@ -213,8 +213,9 @@ def test_a_model_replaced_by_one_of_equal_size_and_time_is_noticed(tmp_path: Pat
         write(other, b"new")
         other.replace(path)
         assert list(loaded()) == ["a" if path is file else "run"], path
-        time.sleep(0.02)  # the clock of a file system may be coarse
-        write(path, b"odd")
+        before = path.stat().st_ctime_ns
+        while path.stat().st_ctime_ns == before:  # the clock of a file system may be coarse
+            write(path, b"odd")
         assert list(loaded()) == ["a" if path is file else "run"], path
     assert loaded() == {}
 
@@ -267,8 +268,7 @@ def test_what_is_in_the_folder_is_served_from_the_start(
         service = Service(application(engine), engine, 1.0, Watched(tmp_path, engine))
         with listen("127.0.0.1", 0) as opened:
             serving = asyncio.create_task(service.run(opened))
-            while not seen:
-                await asyncio.sleep(0.01)
+            await until(lambda: seen)
             os.kill(os.getpid(), signal.SIGTERM)
             await serving
 

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from serve.made import encoded, tiny
+from steady import PATIENCE
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.pictures import Pictures
@@ -69,7 +70,7 @@ def test_nothing_stays_of_a_start_that_is_cancelled(monkeypatch: pytest.MonkeyPa
             found = real(pipe, *most)
             loop.call_soon_threadsafe(started.set)
             kept.append(pipe)  # as the frames of a traceback do
-            ended.wait(20)
+            ended.wait(PATIENCE)
             return found
 
         monkeypatch.setattr(pool.Connection, "recv_bytes", received)
@@ -80,7 +81,7 @@ def test_nothing_stays_of_a_start_that_is_cancelled(monkeypatch: pytest.MonkeyPa
         ended.set()
         there = active_children()
         for each in there:
-            await asyncio.to_thread(each.join, 10)
+            await asyncio.to_thread(each.join, PATIENCE)
         return [each for each in there if each.is_alive()]
 
     ended = threading.Event()
@@ -102,7 +103,7 @@ def test_nothing_stays_of_a_process_that_is_stopped_as_it_starts() -> None:
         starting.cancel()
         await asyncio.wait({starting})
         for each in there:
-            await asyncio.to_thread(each.join, 10)
+            await asyncio.to_thread(each.join, PATIENCE)
         return [each for each in there if each.is_alive()]
 
     left = asyncio.run(run())
@@ -142,8 +143,8 @@ def test_time_and_memory_of_an_image_are_bounded(
         return error
 
     longer = (many_scans(scans=42 * 2**n) for n in range(20))  # as fast as the processor may be
-    error = asyncio.run(refused(Bounds(seconds=0.5), longer, 1))
-    assert error == "it: takes over 0.5 seconds to decode"
+    error = asyncio.run(refused(Bounds(seconds=0.1), longer, 1))
+    assert error == "it: takes over 0.1 seconds to decode"
     if sys.platform == "linux":  # the only system that bounds memory
         bounds = Bounds(seconds=60, memory=2**28)
         error = asyncio.run(refused(bounds, iter([large_canvas()]), 0))

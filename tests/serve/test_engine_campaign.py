@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from conftest import environment
 from serve.made import Running, encoded, processes_below
+from steady import wait_until
 from vitlab.errors import ServiceError
 
 pytestmark = pytest.mark.campaign
@@ -38,10 +38,7 @@ def test_no_process_outlives_a_service_that_was_killed() -> None:
         below = processes_below(service.pid)
         assert len(below) == 3  # two of multiprocessing's own, and a decoder
         service.kill()
-    end = time.monotonic() + 10
-    while not all(map(gone, below)):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(lambda: all(map(gone, below)))
 
 
 def test_the_process_that_forks_is_killed(running: Running) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import vitlab
 from serve.made import Gate, Running, encoded, nudged, tiny, until
+from steady import PATIENCE
 from vitlab.serve.engine import Engine
 from vitlab.serve.faster import Faster
 from vitlab.serve.logs import Lines
@@ -38,7 +39,7 @@ def large(seed: int = 0) -> Any:
 
 @pytest.fixture
 def running() -> Iterator[Running]:
-    each = Running(("m", large()), timeout=100)
+    each = Running(("m", large()), timeout=PATIENCE, max_batch=4)
     yield each
     each.close()
 
@@ -185,7 +186,7 @@ def test_timed_passes_give_way_to_requests_but_not_for_ever(running: Running, la
 
 def test_nothing_is_timed_once_the_service_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "vitlab.serve")
-    running = Running(("m", large()), timeout=100)
+    running = Running(("m", large()), timeout=PATIENCE)
     served, faster = running.engine.find("m"), Faster(running.engine)
     running.close()
     faster.improve(served)

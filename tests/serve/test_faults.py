@@ -12,6 +12,7 @@ from prometheus_client import generate_latest
 from serve.calling import ask, form
 from serve.fakes import FakeEngine, png
 from serve.made import Gate, Running, encoded, figure, tiny, until
+from steady import PATIENCE
 from vitlab.errors import FailedError, LateError, ServiceError
 from vitlab.serve.access import listen
 from vitlab.serve.app import application
@@ -83,17 +84,25 @@ def test_images_at_which_a_model_fails_do_not_end_the_service(
 
 def test_a_batch_that_never_ends_is_noticed() -> None:
     model = tiny()
-    gate, running = Gate(model), Running(("tiny", model), max_batch=2, timeout=60)
-    running.answer(IMAGE)
-    running.engine.limits = replace(running.engine.limits, timeout=0.5)
-    running.engine._batcher._timeout = 0.5
-    gate.close()
-    with pytest.raises(LateError):
-        running.answer(IMAGE)
-    running(until(lambda: running.engine.trouble))
-    assert "has been computing for" in running.engine.trouble
-    gate.open.set()
-    running(until(lambda: not running.engine.trouble))  # it has ended after all
+    gate, running = Gate(model), Running(("tiny", model), max_batch=2, timeout=PATIENCE)
+    engine, (served,) = running.engine, running.engine.models.values()
+
+    async def hang() -> None:
+        gate.close()
+        first = asyncio.ensure_future(engine.answer([IMAGE]))
+        await until(gate.reached.is_set)
+        served.form.pace = engine._decoders.pace = 0.0  # whatever this machine needs
+        engine.limits = replace(engine.limits, timeout=0.2)
+        with pytest.raises(LateError):
+            await engine.answer([IMAGE])
+        engine._batcher._timeout = 0.2
+        await until(lambda: engine.trouble)
+        assert "has been computing for" in engine.trouble
+        gate.open.set()
+        await until(lambda: not engine.trouble)  # it has ended after all
+        assert (await first)[0].probabilities is not None
+
+    running(hang())
     running.close()
 
 
@@ -102,16 +111,27 @@ def test_a_service_that_can_compute_no_more_ends_with_an_error(
 ) -> None:
     monkeypatch.setattr("vitlab.serve.service.NOTICED", 0.01)
     monkeypatch.setattr("vitlab.serve.service.PAUSE", 0.01)
-    engine = FakeEngine()
+
+    class Failing(FakeEngine):
+        """Its device is lost at the fifth look."""
+
+        looks = 0
+
+        @property
+        def trouble(self) -> str:
+            self.looks += 1
+            return "the device computes no more" if self.looks >= 5 else ""
+
+        @trouble.setter
+        def trouble(self, said: str) -> None:
+            pass
+
+    engine = Failing()
 
     async def run() -> None:
         service = Service(application(engine), engine, 1.0)  # type: ignore[arg-type]
         with listen("127.0.0.1", 0) as opened:
-            serving = asyncio.create_task(service.run(opened))
-            await asyncio.sleep(0.1)
-            assert not serving.done()
-            engine.trouble = "the device computes no more"
-            await serving
+            await service.run(opened)
 
     with pytest.raises(ServiceError, match="computes no more: start the service anew") as ended:
         asyncio.run(run())
@@ -170,7 +190,7 @@ def test_a_folder_that_cannot_be_read_or_is_not_mounted_changes_nothing(
 
 def test_what_will_not_be_done_in_time_is_not_begun() -> None:
     model = tiny()
-    gate, running = Gate(model), Running(("tiny", model), max_batch=1, timeout=60)
+    gate, running = Gate(model), Running(("tiny", model), max_batch=1, timeout=PATIENCE)
     (served,) = running.engine.models.values()
 
     async def crowd() -> None:
@@ -178,7 +198,7 @@ def test_what_will_not_be_done_in_time_is_not_begun() -> None:
         waiting = [asyncio.ensure_future(running.engine.answer([IMAGE])) for _ in range(2)]
         await until(lambda: figure(running.engine, "decoded_images") == 2)
         await until(gate.reached.is_set)
-        served.form.pace = 100.0  # it has become slow
+        served.form.pace = 2 * PATIENCE  # it has become slow
         gate.open.set()
         first, second = await asyncio.gather(*waiting, return_exceptions=True)
         assert isinstance(first, list)

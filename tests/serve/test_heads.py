@@ -19,6 +19,7 @@ from made_heads import SHAPES, save_heads, segmenter
 from serve.calling import ask, form, send
 from serve.fakes import FakeEngine, FakeServed, card, png
 from serve.made import Running, encoded, tiny
+from steady import PATIENCE
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.detection import find_objects
@@ -45,7 +46,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def running(runs: dict[str, Path]) -> Iterator[Running]:
     """An engine with a run of each kind, and a classifier."""
-    each = Running(*((name, str(run)) for name, run in runs.items()), ("tiny", tiny()), timeout=60)
+    each = Running(
+        *((name, str(run)) for name, run in runs.items()), ("tiny", tiny()), timeout=PATIENCE
+    )
     yield each
     each.close()
 
@@ -162,11 +165,11 @@ def test_a_model_replaced_while_the_body_arrives_answers_what_it_was_asked() -> 
     async def both() -> Any:
         head = [("content-type", "image/png"), ("accept", "image/png")]
         chunks = [data[:9], data[9:]]
-        asked = asyncio.create_task(send(app, "POST", "/predict", chunks, head, pause=0.2))
-        await asyncio.sleep(0.1)
+        return await send(app, "POST", "/predict", chunks, head, last=swap)
+
+    def swap() -> None:
         changed = card("first").model_copy(update={"name": "masks"})
         engine.models = {"masks": FakeServed(changed)}
-        return await asked
 
     reply = asyncio.run(both())
     assert (reply.status, reply.headers["content-type"]) == (200, "image/png")

@@ -5,7 +5,6 @@ import gc
 import os
 import re
 import tempfile
-import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -16,13 +15,15 @@ import pytest
 from serve.calling import Reply, send
 from serve.hostile import FILES, Hostile, requests
 from serve.made import figure, processes_below, tiny
+from steady import PATIENCE
 from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
 
-LIMITS = Limits(patience=0.5, max_body=1.0, max_images=4, decoders=1, timeout=20.0, max_batch=4)
+LIMITS = Limits(
+    patience=PATIENCE, max_body=1.0, max_images=4, decoders=1, timeout=PATIENCE, max_batch=4
+)
 EXPECTED = {200, 400, 403, 404, 405, 408, 413, 414, 415, 422, 431}
-LONGEST = 8.0  # seconds of one request; a decoder that hangs is killed after ten
 
 
 def megabytes() -> float:
@@ -37,7 +38,7 @@ def megabytes() -> float:
 
 
 async def answer(app: Any, made: Hostile) -> Reply:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         return await send(app, "POST", made.path, [made.body], made.headers)
 
 
@@ -62,15 +63,12 @@ async def run(seed: int, count: int, workers: int = 4) -> tuple[list[str], Count
 
     async def work() -> None:
         for made in todo:
-            began = time.monotonic()
             try:
                 reply = await answer(app, made)
                 found = problems(reply)
             except Exception as error:
                 found, reply = [repr(error)], Reply(0, {}, b"")
             statuses[reply.status] += 1
-            if time.monotonic() - began > LONGEST:
-                found.append(f"{time.monotonic() - began:.1f} seconds")
             if found:
                 bad.append(f"{made.how} {made.path[:40]} {made.headers}"[:300] + f": {found}")
             if statuses.total() in (count // 2, count):
@@ -80,6 +78,7 @@ async def run(seed: int, count: int, workers: int = 4) -> tuple[list[str], Count
     good = await answer(app, Hostile("good", "/predict", FILES["PNG"], []))
     assert good.status == 200, good.body
     assert app.state.serving.under_way == figure(engine, "body_bytes") == 0
+    assert figure(engine, "decoder_restarts") == 0  # one that hangs is killed and replaced
     await engine.stop()
     return bad, statuses, sizes[-1] - sizes[1]
 

@@ -18,6 +18,7 @@ import torch
 
 import vitlab
 from serve.made import Gate, Running, encoded, figure, nudged, processes_below, tiny, until
+from steady import PATIENCE
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
 from vitlab.serve.answers import Question, Seen
 from vitlab.serve.batcher import Batcher
@@ -199,7 +200,8 @@ def test_a_decoder_that_is_killed(running: Running) -> None:
         os.kill(number, signal.SIGSTOP)
         busy = asked(running, model="tiny")
         await until(lambda: held(running) == 1)
-        await asyncio.sleep(0.05)  # it was sent
+        for _ in range(10):  # turns of the loop, in the third of which it is sent
+            await asyncio.sleep(0)
         os.kill(number, signal.SIGKILL)
         with pytest.raises(ServiceError, match="was killed: send the request again"):
             await busy
@@ -226,6 +228,7 @@ def test_there_is_room_until_places_or_time_run_out(running: Running, gate: Gate
 
     async def fill() -> None:
         first = await computing(running, gate)
+        engine._decoders.pace = 0.0
         engine.models["slow"].form.pace = 1.0
         engine.models["tiny"].form.pace = 1.0
         engine.limits = replace(usual, timeout=10)
@@ -243,7 +246,7 @@ def test_there_is_room_until_places_or_time_run_out(running: Running, gate: Gate
 
 def test_nothing_stays_behind_and_what_waits_is_refused() -> None:
     before, model = threading.enumerate(), tiny()
-    gate, running = Gate(model), Running(("tiny", model), max_batch=2, timeout=60)
+    gate, running = Gate(model), Running(("tiny", model), max_batch=2, timeout=PATIENCE)
     engine = running.engine
     assert engine.ready
     running_now = processes_below(os.getpid())

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from serve.fakes import FakeEngine
+from steady import PATIENCE
 from vitlab.serve.app import application
 from vitlab.serve.limits import Limits
 
@@ -20,7 +21,7 @@ TOKEN = "a-token-of-more-than-16"
 
 def check(token: str, examples: int) -> list[str]:
     """Send examples to every route; return the routes."""
-    app = application(FakeEngine(limits=Limits(patience=2)), token=token)
+    app = application(FakeEngine(limits=Limits(patience=PATIENCE)), token=token)
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     names = []

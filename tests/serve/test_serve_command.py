@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from PIL import Image
 
 import vitlab
 from conftest import call, environment
-from serve.sockets import head, read, status, talk
+from serve.sockets import head, read, refuses, status, talk
+from steady import PATIENCE, wait_until
 from vitlab.serve.access import hosts_of
 from vitlab.serve.service import example
 
@@ -62,13 +62,20 @@ def delta(folder: Path) -> bytes:
     return vitlab.delta(model, base).save(folder / "task.safetensors").read_bytes()
 
 
+def figures(port: int) -> str:
+    """The metrics, for which nobody needs a token."""
+    return httpx2.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+
+
 def asked(port: int, metrics: int, folder: Path, body: bytes) -> None:
     """Ask a service about a photo, and change its models."""
     stream = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8)
     Image.fromarray(noise).save(stream, "PNG")
     photo = stream.getvalue()
-    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
+    with httpx2.Client(
+        base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE
+    ) as client:
         assert client.post("/predict", content=photo).status_code == 401
         client.headers["Authorization"] = f"Bearer {TOKEN}"
         found = client.post("/predict", files={"image": ("a.png", photo)}).json()["predictions"]
@@ -80,14 +87,14 @@ def asked(port: int, metrics: int, folder: Path, body: bytes) -> None:
         changed = client.post("/predict?model=task", content=photo).json()["predictions"]
         assert changed[0]["top"] != found[0]["top"]
         shutil.copytree(folder / "base", folder / "watched" / "other")
-        names: list[str] = []
-        while len(names) < 3:
-            time.sleep(0.02)
-            names = [each["name"] for each in client.get("/models").json()["models"]]
-        assert names == ["base", "task", "other"]
+
+        def names() -> list[str]:
+            return [each["name"] for each in client.get("/models").json()["models"]]
+
+        wait_until(lambda: names() == ["base", "task", "other"])
         assert client.delete("/models/task").json()["status"] == "removed"
         assert client.post("/predict?model=task", content=photo).status_code == 404
-        text = httpx2.get(f"http://127.0.0.1:{metrics}/metrics", trust_env=False).text  # no token
+        text = figures(metrics)
     assert 'vitlab_images_answered_total{model="base"} 1.0' in text
     assert 'vitlab_request_seconds_count{method="POST",route="/predict",status="401"} 1.0' in text
 
@@ -102,25 +109,24 @@ def test_a_service_from_its_first_line_to_its_last(
 
     def script() -> None:
         try:
-            while not faults and exchanged(port, head("GET", "/ready")) != 200:
-                time.sleep(0.05)
+            wait_until(lambda: exchanged(port, head("GET", "/ready")) == 200)
             asked(port, metrics, tmp_path, body)
         except BaseException as error:  # shown by the test itself
             faults.append(error)
         with socket.create_connection(("127.0.0.1", port)) as slow:
-            slow.sendall(head(Content_Length=2, Authorization=f"Bearer {TOKEN}"))
-            time.sleep(0.2)
+            slow.sendall(head(Content_Length=2, Authorization=f"Bearer {TOKEN}") + b"n")
+            wait_until(lambda: "vitlab_body_bytes 1.0" in figures(metrics))
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.3)
+            wait_until(lambda: refuses(port))
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.1)
-            slow.sendall(b"no")
+            wait_until(lambda: exits)
+            slow.sendall(b"o")
             read(slow)
 
     thread = threading.Thread(target=script, daemon=True)
     thread.start()
     code, out, err = call(capfd, "serve", *words)
-    thread.join(30)
+    thread.join(PATIENCE)
     assert faults == []
     assert (code, out, exits) == (130, "", [130])
     *lines, last = err.splitlines()
@@ -157,7 +163,7 @@ def test_a_service_is_a_process_that_ends_by_a_signal(tmp_path: Path) -> None:
         assert next(line for line in lines if line["event"] == "ready")
         assert httpx2.get(f"{url}/ready", trust_env=False).status_code == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
         assert [line["event"] for line in lines][-1] == "stopped"
 
 

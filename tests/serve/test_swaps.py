@@ -13,6 +13,7 @@ import vitlab
 from serve.calling import Reply, form, send
 from serve.fakes import FakeEngine
 from serve.made import Gate, Running, encoded, nudged, tiny, until
+from steady import PATIENCE
 from vitlab.errors import OptionError
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.serve.app import application
@@ -63,7 +64,7 @@ class Swapping:
     """An application with a real engine behind it."""
 
     def __init__(self) -> None:
-        self.running = Running(("z", labeled("z", 9)), timeout=60)
+        self.running = Running(("z", labeled("z", 9)), timeout=PATIENCE)
         self.engine = self.running.engine
         self.app = application(self.engine, token=TOKEN)
 
@@ -163,7 +164,7 @@ def test_a_model_that_another_request_removed_is_unknown() -> None:
 
 def test_nobody_waits_while_a_model_is_loaded() -> None:
     """Requests, /health, and removals: of another model, and of the one that is being replaced."""
-    running = Running(("z", labeled("z", 9)), ("slow", labeled("a", 1)), timeout=60)
+    running = Running(("z", labeled("z", 9)), ("slow", labeled("a", 1)), timeout=PATIENCE)
     engine, new = running.engine, labeled("b", 2)
     app, gate = application(engine, token=TOKEN), Gate(new)
     engine.add("other", labeled("o", 3))
@@ -193,10 +194,10 @@ def test_nobody_waits_while_a_model_is_loaded() -> None:
 
 def test_decoders_have_threads_of_their_own() -> None:
     """Whatever fills the threads that all share, images are decoded."""
-    running, gate = Running(("z", labeled("z", 9)), timeout=60), threading.Event()
+    running, gate = Running(("z", labeled("z", 9)), timeout=PATIENCE), threading.Event()
 
     async def crowd() -> Any:
-        waiting = [asyncio.create_task(asyncio.to_thread(gate.wait, 60)) for _ in range(64)]
+        waiting = [asyncio.create_task(asyncio.to_thread(gate.wait, PATIENCE)) for _ in range(64)]
         await asyncio.sleep(0)
         seen = await running.engine.answer([IMAGE], "z")
         gate.set()

@@ -10,7 +10,10 @@ import pytest
 import torch
 
 import vitlab
+from slow_clock import SlowClock
+from steps import each_step
 from studies.small import HOST, untimed
+from vitlab.data.loading.batches import Batch
 from vitlab.errors import DiskError, OptionError, RunError
 from vitlab.evaluation.statistics import detectable, seeds_to_see
 from vitlab.experiments import cells
@@ -19,6 +22,8 @@ from vitlab.studies import study as engine
 from vitlab.studies.base import Base, fine_tuning, small
 from vitlab.studies.design import ACCURACY, NLL, Arm, Study, Trained
 from vitlab.studies.results import cell_text, lost, markdown, rows_of
+from vitlab.training.state import RunState
+from vitlab.training.step import Trainer
 
 TINY = "ViT(width=32,depth=1,heads=2,mlp=32)/4"
 BASE = small("digits", TINY)
@@ -228,11 +233,16 @@ def test_one_row_is_timed_and_none_where_the_length_is_given(
 
     what = Study("Timed", "nobody", ("arm",), rows, (ACCURACY,), noted)
     MEASURED.clear()
-    with pytest.raises(
-        OptionError, match=r'^3 runs of .* need budget="\w+": set it, or fewer seeds='
-    ):
-        run(tmp_path / "out", what, epochs=0, budget="1s")
-    assert MEASURED in ([], ["own-seed-0-0"])  # on a slow machine a run would take too long
+    with monkeypatch.context() as patch:
+        clock = SlowClock(patch, 0.0)
+
+        def tick(trainer: Trainer, state: RunState, batch: Batch) -> None:
+            clock.ahead += 0.02
+
+        words = r'^3 runs of .* need budget="\w+": set it, or fewer seeds='
+        with each_step(after=tick), pytest.raises(OptionError, match=words):
+            run(tmp_path / "out", what, epochs=0, budget="1s")
+    assert MEASURED == ["own-seed-0-0"]
     dry = run(tmp_path / "out", what, dry_run=True)
     assert dry["seconds"] > 0
     assert len(MEASURED) <= 2

@@ -10,6 +10,7 @@ import torch
 
 import vitlab
 from conftest import LIGHT, TINY
+from slow_clock import SlowClock, slowed
 from steps import each_step
 from training.kept import EACH, journal, killed, resumed, weights
 from vitlab.data.learning import open_to_learn
@@ -151,36 +152,6 @@ def test_a_resumed_run_keeps_its_plan_and_every_cut_of_it(
     )  # a cut holds for a run resumed before it
     rates = [line["lr"] for line in journal(early, "train")]
     assert (len(rates), rates[-1]) == (6, 0.0)
-
-
-class SlowClock:
-    """A clock on which time passes only as images are learned from.
-
-    Attributes:
-        seconds: of an image
-        images: that were learned from
-    """
-
-    def __init__(self, patch: pytest.MonkeyPatch, seconds: float) -> None:
-        self.seconds, self.ahead, self.images = seconds, 0.0, 0
-        patch.setattr(time, "monotonic", self.now)
-        patch.setitem(CLOCKS, "now", self)
-
-    def now(self) -> float:
-        """Return the time, a little later each time."""
-        self.ahead += 1e-6
-        return self.ahead
-
-
-CLOCKS: dict[str, SlowClock] = {}
-
-
-def slowed(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Change no image; the clock goes on."""
-    clock = CLOCKS["now"]
-    clock.ahead += clock.seconds * len(images)
-    clock.images += len(images)
-    return images
 
 
 def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(

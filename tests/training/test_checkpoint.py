@@ -35,9 +35,7 @@ def test_round_trip_and_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert load(tmp_path / "nowhere") == (None, [])
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
-)
+@settings(suppress_health_check=list(HealthCheck), max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_flipped_byte_is_found_and_the_older_checkpoint_serves(
     tmp_path: Path, data: st.DataObject

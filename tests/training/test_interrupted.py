@@ -23,15 +23,18 @@ from conftest import (
     photo_folder,
 )
 from forked import Forked
+from steady import wait_until
 from steps import asked_to_stop, each_step
 from training.kept import EACH, PLAIN, journal, killed, resumed, stopped, weights
+from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.handover import WorkerDiedError
 from vitlab.data.loading.loader import deaths_explained, deaths_reported_late, started
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.recipes.recipe import Host
-from vitlab.runs.run_folder import RunFolder
 from vitlab.training import checkpoints
 from vitlab.training.observer import Observer
+from vitlab.training.state import RunState
+from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted, Stop
 
 RECIPE = vitlab.recipe("digits", **PLAIN)
@@ -241,12 +244,17 @@ def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(
 ) -> None:
     recipe = RECIPE.changed(steps=12)  # so that not all batches are made before it dies
     words = ["--workers=2", "--checkpoint-every=1000", "--steps=12"]
-    process = Forked(command(tmp_path / "run", *words))
-    while len(RunFolder(tmp_path / "run").journal.read()) < 2:
-        time.sleep(0.005)
-        assert process.poll() is None
+    first, dead = tmp_path / "first", tmp_path / "dead"
+
+    def halt(trainer: Trainer, state: RunState, batch: Batch) -> None:
+        first.touch()
+        wait_until(dead.exists)
+
+    process = Forked(command(tmp_path / "run", *words), each_step(after=halt).__enter__)
+    wait_until(lambda: first.exists() or process.poll() is not None)
     file = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     os.kill(int(file.read_text().split()[0]), signal.SIGKILL)
+    dead.touch()
     assert process.wait() == 2, process.err
     assert "Traceback" not in process.err
     last = process.err.splitlines()[-1]

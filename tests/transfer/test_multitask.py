@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import vitlab
+from steady import PATIENCE
 from vitlab import MultiTask
 from vitlab.errors import OptionError, WeightsError
 from vitlab.tuning.lora import inject, merged
@@ -227,6 +228,8 @@ def test_tasks_come_and_go_while_batches_run() -> None:
     want = separately(models, images, tasks)
 
     def batches() -> None:
+        multi(images[::2], ["a", "a"])
+        begun.wait(PATIENCE)
         while not stop.is_set():
             try:
                 got = multi(images, tasks)
@@ -236,9 +239,11 @@ def test_tasks_come_and_go_while_batches_run() -> None:
                 if "unknown task 'b'" not in str(error):
                     faults.append(str(error))
 
+    begun = threading.Barrier(3)
     threads = [threading.Thread(target=batches) for _ in range(2)]
     for thread in threads:
         thread.start()
+    begun.wait(PATIENCE)
     for _ in range(4):
         multi.add("b", changes["b"])
         multi.add("c", models["c"])

@@ -304,9 +304,7 @@ def small(tmp_path: Path) -> tuple[Path, Any]:
     return vitlab.delta(model, base).save(tmp_path / "d.safetensors"), model
 
 
-often = settings(
-    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+often = settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
 
 
 @often

@@ -279,9 +279,7 @@ def test_tensors_of_another_shape_are_named(number: int, tmp_path: Path) -> None
     assert words in message
 
 
-SETTINGS = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20
-)
+SETTINGS = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=20)
 KINDS = ["timm", "transformers", "google", "pth", "vitlab"]
 
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
@@ -38,16 +39,20 @@ class Interrupts:
     one, unless it comes at once, ends the process. Training has its own handlers for its steps
     (`training/stop.py`).
 
+    Args:
+        clock: seconds, by which a second signal comes at once or later
+
     Attributes:
         prog: the command, for the line
         asked: whether a signal came: errors after it are its consequences
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.prog, self.asked = "vitlab", False
+        self._clock = clock
         self._at_once = True
         self._process = os.getpid()
-        self._since = -PATIENCE
+        self._since = 0.0  # when the first signal came
 
     def __enter__(self) -> "Interrupts":
         """Take over the signals, and KeyboardInterrupt where Python ignores exceptions."""
@@ -84,7 +89,7 @@ class Interrupts:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a new process that has no handlers of its own yet
             os._exit(STATUS)
-        now = time.monotonic()
+        now = self._clock()
         if self._at_once or (self.asked and now - self._since > PATIENCE):
             self.end()
         if not self.asked:

@@ -128,7 +128,7 @@ LOST = [Fault(reset=True), Fault(stall=True), Fault(half=True), Fault(half=True,
 )  # fmt: skip
 def test_what_fails_on_the_way_is_tried_again(server, root, fault, monkeypatch) -> None:
     if fault.stall:
-        monkeypatch.setattr(remote, "ANSWER", 0.2)
+        monkeypatch.setattr(remote, "ANSWER", 1.0)
     server.disturb = once(fault, 1 if fault.stall else 2)
     assert remote.read_part(f"{root}/x.bin", 1000, 20_000) == ROUND[1000:21_000]
     assert len(server.requests) == 3 or (fault.stall and len(server.requests) >= 2)
@@ -270,7 +270,7 @@ def test_faults_change_no_batch(server, shards, s3, workers, monkeypatch, capfd)
     calm = batches(0)
     gets = len(server.requests)
     assert gets <= 3 * 16
-    monkeypatch.setattr(remote, "ANSWER", 0.4)
+    monkeypatch.setattr(remote, "ANSWER", 2.0)
     server.disturb = now_and_then()
     for a, b in zip(calm, batches(workers), strict=True):
         assert torch.equal(a.images, b.images)
@@ -323,7 +323,7 @@ def test_faults_lose_no_row(server, shards, tmp_path, command, out, capsys, monk
     status, _, err = call(capsys, *words, str(tmp_path / out))
     assert status == 75
     assert "s-06.tar: 503 Service Unavailable" in err.splitlines()[-1]
-    monkeypatch.setattr(remote, "ANSWER", 0.4)
+    monkeypatch.setattr(remote, "ANSWER", 2.0)
     server.disturb = now_and_then()
     status, text, err = call(capsys, *words, str(tmp_path / out))
     assert status == 0, err

@@ -4,6 +4,8 @@
 # make test-benchmarks  the tests of the programs in benchmarks/
 # make test-spawn  the tests of worker processes, in every way that systems start these
 # make test-avx2  the tests of precision and engines, as on a processor with AVX2 alone
+# make test-fast  its fast half, in three minutes
+# make test-newest  lint, types and the fast half with the newest Python here beside the default one
 # make lint   formatting, lint, types
 # make docs   build the site into site/; every warning is an error
 # make vendor fetch, by npm, what the page of an exported model runs on
@@ -17,7 +19,7 @@ BIN := $(VENV)/bin
 RUN ?= runs/demo
 WORKERS := $(addprefix tests/,data evaluation/test_features.py evaluation/test_shards.py training/test_train.py)
 
-.PHONY: demo test test-slow test-benchmarks test-spawn test-avx2 lint docs format vendor gpu wheel clean
+.PHONY: demo test test-slow test-benchmarks test-spawn test-avx2 test-fast test-newest lint docs format vendor gpu wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vitlab train digits --out $(RUN) --resume
@@ -48,6 +50,13 @@ test-avx2: $(VENV)/.tested
 		tests/models/fast tests/test_precision.py tests/training/test_precision.py \
 		tests/training/test_own_code.py tests/evaluation/test_compute.py tests/serve/test_fast_trunks.py
 
+test-fast: $(VENV)/.tested
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal -m "not campaign and not slow and not workers" $(FAST)
+
+# with a venv of its own, .venv-newest; where there is no other Python, a line says so
+test-newest:
+	PYTHON=$(PYTHON) .ci/newest
+
 lint: $(VENV)/.tested
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -72,7 +81,7 @@ wheel: vendor
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) .venv-newest site .pytest_cache .ruff_cache .mypy_cache
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "Python 3.11 to 3.14 is needed: make PYTHON=python3.12")'

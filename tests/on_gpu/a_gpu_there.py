@@ -138,6 +138,7 @@ def a_gpu() -> Iterator[StandIn]:
             "_cuda_graph_capture_health_check",
         ):
             patch.setattr(torch.optim.Optimizer, check, lambda self: None, raising=False)
+        patch.setattr(torch.backends.cudnn, "enabled", False)  # whose kernels a CPU lacks
         patch.setattr(torch._C, "_InferenceMode", _no_gradients)  # whose tensors resist wrapping
         patch.setattr(torch, "Generator", StandInGenerator)
         patch.setattr(StandIn, "current", mode)

@@ -1,10 +1,13 @@
 """The GPU that is not there finds what it is for."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from on_gpu.a_gpu_there import a_gpu, no_wait
 from on_gpu.stand_in import StandIn
@@ -85,12 +88,61 @@ def test_what_cuda_refuses_is_refused() -> None:
         there + 1
 
 
-def test_pytorch_is_left_as_it_was() -> None:
-    generator, backward = torch.Generator, torch.autograd._engine_run_backward
-    with a_gpu():
-        pass
-    assert (torch.Generator, torch.autograd._engine_run_backward) == (generator, backward)
+class _PlannedError(Exception):
+    """Of a test."""
+
+
+def _fail(*_: object) -> Any:
+    raise _PlannedError
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _backward(x: Tensor) -> None:
+    x.requires_grad_().register_hook(_fail)
+    x.sum().backward()
+
+
+def _operator(x: Tensor) -> None:
+    with torch.autocast("cuda", torch.bfloat16), torch.inference_mode():
+        StandIn.now().refuse_waits("error")
+        x.sum().item()
+
+
+def _compiled(x: Tensor) -> None:
+    torch.compile(lambda y: y + 1, backend=_fail)(torch.ones(3))
+
+
+ENDS: dict[str, Fault] = {
+    "well": lambda x: x + 1,
+    "in a test": _fail,
+    "in a pass back": _backward,
+    "in an operator": _operator,
+    "in a compiler": _compiled,
+    "by the user": _interrupt,
+}
+
+
+def _of_pytorch() -> list[Any]:
+    """What the stand-in changes; a build with CUDA names an accelerator that is not there."""
+    own = [torch.Generator, torch.autograd._engine_run_backward, torch.backends.cudnn.enabled]
+    own += [torch.accelerator.current_accelerator(), _get_current_dispatch_mode_stack()]
+    return [*own, torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_pytorch_is_left_as_it_was(end: str) -> None:
+    """However a test with the GPU ends."""
+    before = _of_pytorch()
+    with suppress(_PlannedError, RuntimeError, KeyboardInterrupt), a_gpu():
+        ENDS[end](torch.ones(3, device="cuda"))
+        assert end == "well"
+    assert _of_pytorch() == before
     assert StandIn.current is None
     assert not torch.cuda.is_available()
-    assert torch.accelerator.current_accelerator() is None
     torch.ones(3, requires_grad=True).sum().backward()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda y: y + 1, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]

@@ -72,5 +72,5 @@ def reads(source: StoredTensors, hints: Hints, tensors_of: TensorsOf) -> Reading
     size = {"image_size": hints.image_size} if hints.image_size else {}  # convolutions take any
     facts.put("option", size | hints.choices)
     config = TokenizerConfig.from_dict(facts.values)
-    own = entries(config, tensors_of(config), names, NAME)
-    return Reading(NAME, config, own, origins=facts.origins)
+    made = entries(config, tensors_of(config), names, NAME)
+    return Reading(NAME, config, made, origins=facts.origins)

@@ -109,7 +109,7 @@ class Writing:
 
 
 # The tensors of a model of a configuration, without memory: names, shapes and types.
-TensorsOf = Callable[[ModelConfig], Mapping[str, Tensor]]
+TensorsOf = Callable[[ModelConfig], dict[str, Tensor]]
 # A format's door in, which gives None for another format, and its door out, which is also given the
 # provenance; `WeightsError` if what it recognizes is damaged or unsupported, or cannot be written.
 Reads = Callable[[StoredTensors, Hints, TensorsOf], Reading | None]

@@ -136,8 +136,8 @@ def _reading(
         )
     keys = not family.key_bias or bool(stated.content[family.key_bias])
     names = names_of(family, config, stated.shapes, keys)
-    own = entries(config, tensors_of(config), names, NAME)
-    table = [entry.renamed(stated.in_file) for entry in own]
+    table = entries(config, tensors_of(config), names, NAME)
+    table = [entry.renamed(stated.in_file) for entry in table]
     if not source.config:
         notes += notes_beside(source, stated.prefix, [n for each in table for n in each.theirs])
     size = None

@@ -19,6 +19,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import vitlab
 from vitlab.data.open import open_images
+from vitlab.data.splits import split_opened
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import embedding_map, look_at, sample
 
@@ -35,7 +36,7 @@ def nearest(values: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
 def main(run: str, data: str) -> None:
     """Place the test images, and print the figures."""
     model = vitlab.load(run)
-    source = open_images(data, classes=model.config.labels).splits().test
+    source = split_opened(open_images(data, classes=model.config.labels)).test
     seen = look_at(model, source, sample(len(source), MOST, 0), 8, Compute("cpu"))
     start = time.perf_counter()
     points = embedding_map(seen.features)

@@ -39,7 +39,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
-from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.models.config import ViTConfig
 
 SIZE, AREA = 224, 0.08

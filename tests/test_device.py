@@ -6,23 +6,19 @@ import pytest
 import torch
 
 from vitlab.device import (
-    STAGED,
     behind,
     choose,
     described,
-    exact,
     fetched,
     free_memory,
     peak_memory,
     restart_peak,
-    sent,
     synchronize,
-    widest,
-    with_float64,
 )
 from vitlab.distributed.launch import choose_device
 from vitlab.distributed.world import World
 from vitlab.errors import DeviceError
+from vitlab.on_device import STAGED, exact, sent, widest, with_float64
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

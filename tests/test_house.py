@@ -18,7 +18,7 @@ SOURCE = REPOSITORY / "src" / "vitlab"
 
 # Lowest first. A file imports from its own layer or a lower one.
 LAYERS = (
-    ("effort", "errors", "units", "values"),
+    ("by_name", "effort", "errors", "units", "values"),
     (
         "options",
         "keywords",
@@ -28,6 +28,7 @@ LAYERS = (
         "documents",
         "machine",
         "device",
+        "on_device",
         "packages",
         "precision",
         "progress",
@@ -187,8 +188,8 @@ def test_functions_stay_short() -> None:
 
 def test_the_numbers_of_the_house_only_fall() -> None:
     """Closures, diction, and patches of internals; see `house_numbers`."""
-    recorded = house_numbers.read_numbers()
-    assert list(house_numbers.complaints(recorded, house_numbers.measure())) == []
+    lines = [*house_numbers.complaints(house_numbers.read_numbers(), house_numbers.measure())]
+    assert not lines, "\n".join(lines)
 
 
 def test_a_number_that_rises_or_falls_far_is_told() -> None:

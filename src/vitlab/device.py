@@ -18,8 +18,6 @@ from vitlab.machine.control_groups import memory_left
 
 T = TypeVar("T")
 NAMES = "auto, cpu, cuda, cuda:N or mps"
-WITHOUT_FLOAT64 = ("mps",)
-STAGED = 2**16  # bytes up to which CUDA copies from any memory without waiting for the GPU
 PROCESS = Path("/proc/self")  # of Linux
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 MEMORY = Path("/proc/meminfo")
@@ -62,28 +60,6 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     """Return the context that computes with fp32 weights in `precision`: bf16 autocast, or none."""
     half = precision.startswith("bf16")
     return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
-
-
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the host on a device, without waiting for what a GPU is doing."""
-    if device.type == "cuda" and torch.cuda.is_available() and tensor.nbytes > STAGED:
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=device.type == "cuda")  # mps may copy what is freed
-
-
-def with_float64(device: torch.device) -> torch.device:
-    """Return a device, or the CPU in place of one that has no float64."""
-    return torch.device("cpu") if device.type in WITHOUT_FLOAT64 else device
-
-
-def exact(tensor: Tensor) -> Tensor:
-    """Return a tensor in float64, where `with_float64` says."""
-    return tensor.to(with_float64(tensor.device), torch.float64)
-
-
-def widest(device: torch.device) -> torch.dtype:
-    """Return float64, or float32 for a device that has none."""
-    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
 def forked_random(device: torch.device) -> AbstractContextManager[None]:

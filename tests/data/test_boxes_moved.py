@@ -12,7 +12,7 @@ from vitlab.data.box_labels import BoxLabels
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
-from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.memory import Arrays
 from vitlab.data.sources.paths import Names
 from vitlab.images import ImageSpec

@@ -15,7 +15,8 @@ from scipy.stats import binom
 
 import vitlab
 from conftest import BRIEF
-from vitlab.data.holdout import chances, copies_together, fold_of, hold_out, identities, moved
+from vitlab.data.holdout import chances, copies_together, fold_of, hold_out, moved
+from vitlab.data.identities import identities
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images

@@ -9,7 +9,7 @@ import pytest
 from conftest import BRIEF, SHOWN, fewer_digits
 from docs.pages import ROOT, run
 from oracles import peers
-from vitlab.models.registry import KINDS, kinds
+from vitlab.models.registry import DEFINED
 
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ASIDE = sorted((ROOT / "docs" / "from").glob("*.md"))
@@ -32,8 +32,8 @@ def _shorter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     The stems and positions that a page defines are forgotten.
     """
     name = request.node.callspec.params["page"].stem
-    for field in list(KINDS):
-        monkeypatch.setitem(KINDS, field, kinds(field))  # `kinds` imports our own first
+    for field, defined in DEFINED.items():
+        monkeypatch.setitem(DEFINED, field, dict(defined))
     with nullcontext() if name == "question" else fewer_digits():
         yield
 

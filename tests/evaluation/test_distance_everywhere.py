@@ -13,12 +13,12 @@ from torch import Tensor
 
 import vitlab
 from made_models import noisy
-from vitlab.device import exact
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.fast.engines import RUNTIMES, available
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.unlike import layer_of
+from vitlab.on_device import exact
 from vitlab.precision import Precision
 from vitlab.weights.sharded import UNLIKE
 

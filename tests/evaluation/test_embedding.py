@@ -48,7 +48,7 @@ def rows(file: Path) -> dict[str, list]:
 def pixels(model: vitlab.VisionTransformer, files: list[str]) -> torch.Tensor:
     """Each file decoded by itself."""
     from vitlab.data.labels import SingleLabels
-    from vitlab.data.sources.folders import LabeledFiles
+    from vitlab.data.sources.image_files import LabeledFiles
 
     source, spec = (
         LabeledFiles(Path(), files, SingleLabels.blank(len(files), 1), ("x",)),

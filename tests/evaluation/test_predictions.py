@@ -18,7 +18,7 @@ from evaluation.small_models import noisy
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
-from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.memory import Arrays
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError

@@ -18,7 +18,7 @@ import vitlab
 from conftest import call
 from made_models import tiny
 from vitlab.commands.export import show
-from vitlab.data.holdout import identities
+from vitlab.data.identities import identities
 from vitlab.data.open import open_images
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation.choosing import choose

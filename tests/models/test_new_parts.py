@@ -95,8 +95,8 @@ def define() -> None:
 @pytest.fixture(autouse=True)
 def _toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two are there in these tests only."""
-    for field in registry.FOLDERS:
-        monkeypatch.setitem(registry.KINDS, field, dict(registry.kinds(field)))
+    for field, defined in registry.DEFINED.items():
+        monkeypatch.setitem(registry.DEFINED, field, dict(defined))
     define()
 
 

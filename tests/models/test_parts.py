@@ -1,5 +1,6 @@
 """What each part says about itself, the norms of a stem, and biases that start near the patch."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from vitlab.models.cost import cost
 from vitlab.models.create import build, resize_tensors, with_new_head
 from vitlab.models.layers import evaluating
 from vitlab.models.positions.bias import NEIGHBORS, Bias, resample_offsets
-from vitlab.models.registry import kinds, used_options
+from vitlab.models.registry import Component, kind_named, used_options
 from vitlab.optim.optimizers import decayed
 from vitlab.recipes.model_part import model_part
 
@@ -153,11 +154,16 @@ def test_a_model_says_what_differs_from_the_defaults() -> None:
 
 
 @pytest.mark.parametrize("field", ["stem", "positions"])
-def test_the_sources_say_what_the_classes_say(field: str) -> None:
-    """What `--help` reads of stems and position schemes without importing them."""
-    assert used_options(field) == {name: kind.uses for name, kind in kinds(field).items()}
+def test_the_dictionaries_name_every_stem_and_position_scheme(field: str) -> None:
+    """What `--help` reads without importing the classes."""
     assert list(used_options(field)) == sorted(used_options(field))
-    assert registry._declared(registry.FOLDERS[field]) == used_options(field)
+    for name, uses in used_options(field).items():
+        kind = kind_named(field, name)
+        assert kind.uses == uses
+        assert (kind.field, kind.name) == (field, name)
+        assert f"{kind.__module__}:{kind.__qualname__}" == registry.OURS[field][name].home
+        with pytest.raises(TypeError, match=f"{re.escape(name)} is already {kind.__qualname__}$"):
+            type("Another", (Component,), {"field": field, "name": name})
 
 
 def test_the_halves_of_swiglu_start_each_by_themselves() -> None:

@@ -9,7 +9,7 @@ import torch
 from objectives.test_dino import CONFIG, SMALL, batch_of, images_of
 from vitlab.models.create import build
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.pretext_tasks import TASKS
+from vitlab.objectives.pretext_tasks import pretext_task
 from vitlab.recipes.pretext import Pretext
 
 CROPS = {"dino": SMALL, "lejepa": {"head_width": 20, "local_crops": 3, "local_size": 8}}
@@ -29,7 +29,7 @@ def test_it_is_the_mean_squared_difference_of_the_similarities(task: str) -> Non
     for weight in (0.0, 2.0):
         model = build(CONFIG, FIXED().manual_seed(1))
         assert isinstance(model, VisionTransformer)
-        own = TASKS[task](Pretext(task=task, anchor=weight, **CROPS[task]), CONFIG)  # type: ignore[arg-type]
+        own = pretext_task(task)(Pretext(task=task, anchor=weight, **CROPS[task]), CONFIG)  # type: ignore[arg-type]
         own.reset_parameters(FIXED().manual_seed(2))
         own.start(model)
         large = torch.cat(images_of(batch)[:2])

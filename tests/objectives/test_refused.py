@@ -9,7 +9,7 @@ from objectives.made import small
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, config_of
 from vitlab.models.model import Model
-from vitlab.objectives.pretext_tasks import TASKS
+from vitlab.objectives.pretext_tasks import pretext_task
 from vitlab.recipes.pretext import Pretext
 
 
@@ -83,7 +83,9 @@ USUAL: dict[str, dict[str, Any]] = {"mae": DECODER, "dino": CROPS, "lejepa": {"l
 def test_what_has_no_meaning_is_refused_in_one_line(task: Any) -> None:
     for words, options, config in REFUSED[task]:
         with pytest.raises(OptionError, match=words) as caught:
-            TASKS[task].check(Pretext(task=task, **{**USUAL.get(task, {}), **options}), config)
+            pretext_task(task).check(
+                Pretext(task=task, **{**USUAL.get(task, {}), **options}), config
+            )
         assert "\n" not in str(caught.value)
 
 
@@ -106,5 +108,5 @@ def test_what_beit_and_a_tokenizer_cannot_do(
     words: str, options: dict[str, Any], config: ModelConfig, guide: Any
 ) -> None:
     with pytest.raises(OptionError, match=words) as caught:
-        TASKS["beit"].check(Pretext(task="beit", **options), config, guide())
+        pretext_task("beit").check(Pretext(task="beit", **options), config, guide())
     assert "\n" not in str(caught.value)

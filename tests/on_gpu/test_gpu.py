@@ -22,6 +22,7 @@ from vitlab.errors import DeviceError
 from vitlab.images import ImageSpec
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
+from vitlab.on_device import sent
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build
 from vitlab.training.guard import out_of_memory_explained
@@ -232,7 +233,7 @@ def test_batches_are_pinned_and_arrive_whole(gpu: torch.device) -> None:
     fetched = devices.fetched([some_images().to(gpu)])
     assert torch.equal(fetched()[0].cpu(), some_images())
     with no_waiting(gpu):
-        there = devices.sent(torch.ones(2**17), gpu)
+        there = sent(torch.ones(2**17), gpu)
     assert float(there.sum()) == 2**17
     moved = Upload(gpu)(batch)
     assert moved.labels.device.type == gpu.type

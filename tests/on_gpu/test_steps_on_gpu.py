@@ -20,13 +20,14 @@ from vitlab.data.augment import augment as augmenting
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.loader import Upload
-from vitlab.device import STAGED, fetched, sent
+from vitlab.device import fetched
 from vitlab.errors import DeviceError
 from vitlab.evaluation import infer as room
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.blocks import Blocks
 from vitlab.evaluation.probes.heads import logistic
 from vitlab.models.stems.stem import resample_kernels
+from vitlab.on_device import STAGED, sent
 from vitlab.optim.optimizers import build
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.optimization import Optimization

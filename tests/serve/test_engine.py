@@ -14,7 +14,7 @@ from vitlab.evaluation.unlike import fit_unlike
 from vitlab.serve.answers import best_batch
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits
-from vitlab.weights.identity import DeltaBase
+from vitlab.weights.identity import base_of
 
 IMAGES = [encoded(n, kind) for n, kind in enumerate(("PNG", "JPEG", "WEBP", "PNG"))]
 
@@ -166,7 +166,7 @@ def test_a_base_that_is_served_lends_its_weights(running: Running) -> None:
     assert running.engine.cards()[0].trunk == ""
     running.engine.add("task", vitlab.delta(nudged(base, 5, "mlp"), base))
     first, task = running.engine.cards()
-    assert (first.trunk, task.trunk) == ("", DeltaBase.of(base).fingerprint[:12])
+    assert (first.trunk, task.trunk) == ("", base_of(base).fingerprint[:12])
     check(running, base, "tiny")
     check(running, nudged(base, 5, "mlp"), "task")
     running.engine.remove("task")

@@ -27,7 +27,7 @@ from vitlab.serve.limits import Limits
 from vitlab.serve.metrics import Metrics
 from vitlab.serve.registry import Registry
 from vitlab.weights.deltas import Delta
-from vitlab.weights.identity import DeltaBase
+from vitlab.weights.identity import base_of
 
 IMAGE = encoded(0)
 
@@ -173,7 +173,7 @@ def test_a_model_that_left_is_freed(running: Running) -> None:
     running.answer(IMAGE, model="task")
     bias = np.ones(5, np.float32)
     change = {"head.classify.bias": torch.from_numpy(bias)}  # which holds the array
-    running.engine.add("bias", Delta(base.config, change, DeltaBase.of(base), {}))
+    running.engine.add("bias", Delta(base.config, change, base_of(base), {}))
     there, memory = weakref.ref(base), weakref.ref(bias)
     del base, bias, change
     running.engine.remove("base")

@@ -160,6 +160,8 @@ CASES = {  # a way, an operation, the path, and which of these
     "a checkpoint that was replaced": ("kill", "unlink", "/checkpoints/.step-000000003", 0),
     "the model before it is there": ("kill", "rename", "/model", 0),
     "the result on a full disk": ("ENOSPC", "write", "/metrics.jsonl", -1),
+    "the report, whose result is there": ("kill", "rename", "/report.html", 0),
+    "the report on a disk that fails": ("EIO", "rename", "/report.html", 0),
 }
 
 

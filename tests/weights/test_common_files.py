@@ -15,7 +15,7 @@ import vitlab
 from made_models import close, noisy, pixels
 from oracles import peers
 from oracles.towers import ClipTower
-from vitlab.data.decode.sound import LOGARITHMS, normalization
+from vitlab.data.decode.spectrograms import LOGARITHMS, normalization
 from vitlab.errors import OptionError, WeightsError
 from vitlab.weights.load import load_check
 from weights.test_timm_files import randomized

@@ -30,7 +30,7 @@ PLACE = "Transformer/posembed_input/pos_embedding"
 def arrays(config: Any) -> dict[str, Array]:
     """Random arrays for a configuration, by the shapes that the table asks for."""
     rng, expected, made = RNG(3), empty(config), {}
-    for entry in entries(config, google.VIT_NAMES, "a"):
+    for entry in entries(config, empty(config), google.VIT_NAMES, "a"):
         shapes = [t.shape for t in entry.write([expected[name] for name in entry.ours])]
         for name, shape in zip(entry.theirs, shapes, strict=True):
             spread = 1.0 if "conv" in name and "kernel" in name else 0.1
@@ -181,7 +181,7 @@ def test_fixed_positions_are_computed(tmp_path: Path) -> None:
 def test_bit_files(numbered: bool, tmp_path: Path) -> None:
     """Against big_transfer's arithmetic as our ResNet was tested for it: names are what is new."""
     own = vitlab.create("BiT-R(1-2)x1", 7, 64)
-    table = entries(own.config, google.BIT_NAMES, "a")
+    table = entries(own.config, empty(own.config), google.BIT_NAMES, "a")
     state, values = own.state_dict(), {}
     for entry in table:
         made = entry.write([state[name] for name in entry.ours])

@@ -21,6 +21,7 @@ import vitlab
 from conftest import photo_folder
 from made_models import equal
 from vitlab.data.open import open_images
+from vitlab.data.splits import split_opened
 from vitlab.models.config import ViTConfig
 from vitlab.weights.containers import pickles
 from vitlab.weights.save import own_folder, save_provenance
@@ -239,7 +240,7 @@ def test_a_name_that_several_outputs_have(tmp_path: Path) -> None:
     assert vitlab.load(vitlab.save(model, tmp_path / "m")).config.labels == ("a", "b", "b")
     photos = str(photo_folder(tmp_path / "photos", {"a": 3, "b": 3}))
     with pytest.raises(vitlab.UserError, match=r"class 'b', the name of several of the model's"):
-        open_images(photos, classes=model.config.labels).splits()
+        split_opened(open_images(photos, classes=model.config.labels))
 
 
 Tensors = dict[str, torch.Tensor]

@@ -17,7 +17,7 @@ from oracles import peers
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.paths import Names
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig

@@ -60,7 +60,7 @@ def test_names_are_understood_tensor_by_tensor(which: slice) -> None:
         source = StoredTensors(
             Path("a.safetensors"), "safetensors", shapes, lambda n: torch.empty(0)
         )
-        reading = format_.reads(source, Hints(name))
+        reading = format_.reads(source, Hints(name), empty)
         assert reading is not None, name
         config = reading.config
         told = timm.get_pretrained_cfg(name)  # preprocessing of timm's first weights of that name
@@ -109,7 +109,7 @@ def test_every_architecture_is_known_and_those_beyond_the_model_say_so(which: sl
                 Path("m.safetensors"), "safetensors", shapes, lambda n: torch.empty(0)
             )
             try:
-                assert format_.reads(source, Hints(name)) is None, name  # not even a patch
+                assert format_.reads(source, Hints(name), empty) is None, name  # not even a patch
             except vitlab.UserError as error:
                 assert "unsupported model " in str(error)
 

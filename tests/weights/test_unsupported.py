@@ -14,6 +14,7 @@ import vitlab
 from vitlab.errors import WeightsError
 from vitlab.evaluation.unlike import fit_unlike
 from vitlab.models.model import Model
+from vitlab.weights.assembly import empty
 from vitlab.weights.formats.format_api import Hints
 from vitlab.weights.formats.unsupported import reads
 from vitlab.weights.sharded import UNLIKE
@@ -59,7 +60,7 @@ def source_of(name: str) -> StoredTensors:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_told_by_its_tensors(name: str) -> None:
     with pytest.raises(WeightsError) as caught:
-        reads(source_of(name), Hints())
+        reads(source_of(name), Hints(), empty)
     line = str(caught.value)
     assert line.startswith(f"model.pth is {FAMILIES[name]}")
     assert "(tensor module." in line
@@ -100,7 +101,7 @@ def test_a_model_type_is_told_in_one_line(tmp_path: Path) -> None:
 
 def test_no_vision_transformer_is_mistaken() -> None:
     for name in OURS:
-        assert reads(source_of(name), Hints()) is None, name
+        assert reads(source_of(name), Hints(), empty) is None, name
 
 
 def test_load_says_so_whatever_the_file_is_called(tmp_path: Path) -> None:

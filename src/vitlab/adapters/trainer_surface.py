@@ -20,7 +20,7 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
-from vitlab.weights.formats.own import VERSION
+from vitlab.weights.formats.own_names import VERSION
 from vitlab.weights.identity import described, description
 
 

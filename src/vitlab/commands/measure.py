@@ -21,7 +21,7 @@ from vitlab.places import check_new_folder
 from vitlab.progress import named_if_slow, say
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
 from vitlab.terminal import print_table
-from vitlab.weights.stated import Named
+from vitlab.weights.file_options import Named
 
 SUMMARY = "Count parameters and multiply-adds; time with --speed or --full."
 

@@ -38,18 +38,15 @@ from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.frames import Placed, turn_shares
-from vitlab.data.holdout import in_splits, without
-from vitlab.data.labels import (
-    Classes,
-    Integers,
-)
+from vitlab.data.holdout import in_splits
+from vitlab.data.labels import Classes, Integers
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.cell_table import check_known_columns
-from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.memory import Arrays, digits, split_digits
 from vitlab.data.sources.paths import Names, some
 from vitlab.data.sources.request import Found, Part, Request, Splits, blank
-from vitlab.data.sources.source import Relabeled, Source, grouped, numbered
+from vitlab.data.sources.source import Relabeled, Source, grouped, numbered, without
 from vitlab.data.sources.yolo import YoloData, read_yolo
 from vitlab.errors import DataError
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from vitlab.data.sources.remote import is_url
+from vitlab.data.sources.urls import is_url
 from vitlab.errors import DataError, SourceError
 from vitlab.hub import OFFLINE, SilentError, check_answers, is_cached, is_offline
 from vitlab.packages import check_installed

@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitlab.data.holdout import chosen, identified, in_splits, origin, without
+from vitlab.data.holdout import chosen, in_splits
+from vitlab.data.identities import identified
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import PixelCache, cached
 from vitlab.data.open import Opened, open_images, stripped
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.request import ALL, Given, Splits
-from vitlab.data.sources.source import Joined, Source, Subset, present
+from vitlab.data.sources.source import Joined, Source, Subset, origin, present, without
 from vitlab.data.split_words import SPLIT_WORDS
+from vitlab.data.splits import split_opened
 from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
@@ -39,7 +41,9 @@ def open_to_learn(
         DataError: the data cannot be used: fewer than two classes, or too few images.
     """
     opened = open_images(data, "optional" if unlabeled else "required", columns=columns)
-    splits = _without_labels(opened, test_fraction) if unlabeled else opened.splits(test_fraction)
+    splits = (
+        _without_labels(opened, test_fraction) if unlabeled else split_opened(opened, test_fraction)
+    )
     if not unlabeled:
         _check_classes(splits, opened.title)
     short = not len(splits.train) or not len(splits.test)
@@ -82,7 +86,7 @@ def _without_labels(opened: Opened, share: float) -> Splits:
     """
     if opened.unsplit is None or {*opened.unlabeled} - {"train", ALL}:
         return _of_splits(opened, share)
-    splits = None if opened.lacks else opened.splits(share)
+    splits = None if opened.lacks else split_opened(opened, share)
     if splits is None or len(splits.classes) < 2 or not len(splits.test):
         return _tenth(stripped(opened.every()), opened.notes, share)
     whole, train, test = map(stripped, (opened.unsplit, splits.train, splits.test))

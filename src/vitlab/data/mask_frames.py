@@ -26,11 +26,10 @@ from vitlab.data.frames import (
     read_frame,
     verdict,
 )
-from vitlab.data.holdout import origin
 from vitlab.data.settings import AnnotationFrame
-from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.pictures import Picture, Pictures
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.source import Source, origin
 from vitlab.errors import ImageError
 
 

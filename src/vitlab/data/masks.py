@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.folder_names import MASK_LAYOUTS
-from vitlab.data.holdout import chosen, groups_known, origin, without
+from vitlab.data.holdout import chosen
 from vitlab.data.labels import IGNORED, Classes, Integers, PixelLabels, check_class_names
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.mask_frames import place_masks
@@ -36,14 +36,24 @@ from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.rules import find_split_column, usual_columns
 from vitlab.data.settings import AnnotationFrame, Columns
 from vitlab.data.sources.cell_table import check_known_columns
-from vitlab.data.sources.folders import image_paths, json_files, names_below, visible
+from vitlab.data.sources.folders import json_files, names_below, visible
+from vitlab.data.sources.image_files import image_paths
 from vitlab.data.sources.lists import SUFFIXES, find_images, read_list, read_paths
 from vitlab.data.sources.memory import pieces
 from vitlab.data.sources.paths import read_image, read_text, some
 from vitlab.data.sources.pictures import Pictures
 from vitlab.data.sources.request import ALL, Splits, blank, title_of
-from vitlab.data.sources.source import Source, Subset, Wrapped, grouped
+from vitlab.data.sources.source import (
+    Source,
+    Subset,
+    Wrapped,
+    grouped,
+    groups_known,
+    origin,
+    without,
+)
 from vitlab.data.split_words import SPLIT_OF
+from vitlab.data.splits import split_opened
 from vitlab.errors import DataError, ImageError
 from vitlab.models.heads.mask_classes import LARGEST, Ignored, MaskClasses
 from vitlab.progress import named_if_slow
@@ -142,7 +152,7 @@ def mask_splits(opened: Opened, share: float) -> Splits:
         DataError: too few images.
     """
     if (whole := opened.unsplit) is None:
-        return opened.splits()
+        return split_opened(opened)
     test = hold_out_masks(masked(whole), share, "test")
     note = (
         f"{share:.0%} of the images held out for testing (always the same): {len(test):,} of "

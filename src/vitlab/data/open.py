@@ -7,20 +7,18 @@ function in a file of its own below `data/sources`. A new kind is a file and a l
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from vitlab.by_name import load_object
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
-from vitlab.data.holdout import groups_known, in_splits
 from vitlab.data.labels import UnlabeledError
 from vitlab.data.settings import Columns
-from vitlab.data.sources.folders import named_files
+from vitlab.data.sources.image_files import named_files
 from vitlab.data.sources.pictures import Picture, in_hand
 from vitlab.data.sources.refusals import explain_file
-from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import (
     ALL,
     NO_LABELS,
@@ -28,12 +26,12 @@ from vitlab.data.sources.request import (
     Given,
     Part,
     Request,
-    Splits,
     Wanted,
     blank,
     title_of,
 )
-from vitlab.data.sources.source import Joined, Relabeled, Source, reindexed
+from vitlab.data.sources.source import Joined, Relabeled, Source, groups_known, reindexed
+from vitlab.data.sources.urls import is_url
 from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
 from vitlab.errors import DataError
 from vitlab.progress import named_if_slow
@@ -62,8 +60,7 @@ OF_CLASS_FOLDERS = frozenset({"folder", "zip", "shards"})
 
 def _ask_opener(kind: str, request: Request) -> Found | None:
     """Ask the opener of one kind of data."""
-    module, _, function = OPENERS[kind].partition(":")
-    opener: Callable[[Request], Found | None] = getattr(import_module(module), function)
+    opener: Callable[[Request], Found | None] = load_object(OPENERS[kind])
     return opener(request)
 
 
@@ -90,7 +87,7 @@ class Opened:
     @property
     def loose(self) -> Source | None:
         """All images without a label beside labeled ones; None if there are none."""
-        return _in_a_row([*self.unlabeled.values()]) if self.unlabeled else None
+        return in_a_row([*self.unlabeled.values()]) if self.unlabeled else None
 
     @property
     def unsplit(self) -> Source | None:
@@ -102,30 +99,7 @@ class Opened:
         sources = list(self.parts.values())
         if self.loose is not None:
             sources = [*map(stripped, sources), self.loose]
-        return _in_a_row(sources)
-
-    def splits(self, fraction: float = 0.2) -> Splits:
-        """Return training and test images: those of the data, or a share that is held out.
-
-        Args:
-            fraction: of each class, held out for testing where the data comes unsplit
-        """
-        return in_splits(self.parts, fraction, self.notes)
-
-    def by_split(self) -> dict[str, Source]:
-        """Return images by split, none of them empty: what would be held out is `test`.
-
-        Images without labels are in their own split, unless it has labeled ones; else in `all`.
-        """
-        splits = dict(self.parts)
-        if self.unsplit is not None and not self.lacks:
-            splits = self.splits().parts
-        beside = [source for name, source in self.unlabeled.items() if name in splits]
-        splits |= {name: own for name, own in self.unlabeled.items() if name not in splits}
-        if beside:
-            whole = [*beside, *([splits[ALL]] if ALL in self.unlabeled else [])]
-            splits[ALL] = _in_a_row(whole)
-        return {name: source for name, source in splits.items() if len(source)}
+        return in_a_row(sources)
 
 
 def open_images(
@@ -162,7 +136,7 @@ def open_images(
     else:
         found = _found(request)
     if labels == "ignored":
-        whole = _in_a_row([stripped(part.source) for part in found.parts])
+        whole = in_a_row([stripped(part.source) for part in found.parts])
         opened = Opened(request.data, {ALL: whole}, notes=found.notes)
     else:
         opened = _labeled(request, found)
@@ -171,7 +145,7 @@ def open_images(
     return opened
 
 
-def _in_a_row(sources: Sequence[Source]) -> Source:
+def in_a_row(sources: Sequence[Source]) -> Source:
     """Return one source of the images of all."""
     return sources[0] if len(sources) == 1 else Joined(tuple(sources))
 
@@ -228,7 +202,7 @@ def _named_by_several(request: Request) -> Found:
             found = Found([Part(named_files(name, request.data))])
         parts += found.parts
         notes += found.notes
-    whole = _in_a_row([stripped(part.source) for part in parts])
+    whole = in_a_row([stripped(part.source) for part in parts])
     return Found([Part(whole, lacks="names of several DATA")], notes)
 
 
@@ -280,7 +254,7 @@ def _group_unlabeled(bare: Sequence[Part]) -> dict[str, Source]:
     sources = dict[str, list[Source]]()
     for part in bare:
         sources.setdefault(SPLIT_OF.get(part.split.lower(), ALL), []).append(part.source)
-    return {name: _in_a_row(own) for name, own in sources.items()}
+    return {name: in_a_row(own) for name, own in sources.items()}
 
 
 def _lines_on_left_out(labeled: Sequence[Part], bare: Sequence[Part]) -> list[str]:

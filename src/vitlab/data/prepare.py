@@ -15,11 +15,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from vitlab.data.holdout import groups_known
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.settings import Columns
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.source import Source, groups_known
 from vitlab.data.sources.tar_shards import CLASSES
 from vitlab.errors import DataError, ImageError
 from vitlab.files import staged_folder

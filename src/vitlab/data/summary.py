@@ -5,7 +5,8 @@ from contextlib import suppress
 
 import numpy as np
 
-from vitlab.data.decode.sound import BINS, FRAMES, Clip
+from vitlab.data.decode.sound import Clip
+from vitlab.data.decode.spectrograms import BINS, FRAMES
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source, counts
 from vitlab.errors import ImageError

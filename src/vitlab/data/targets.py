@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.data.holdout import origin, without
 from vitlab.data.labels import Numbers, TargetLabels, check_class_names
 from vitlab.data.open import open_images
 from vitlab.data.settings import Data
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.request import Given, Splits
-from vitlab.data.sources.source import Relabeled, Source, Subset
+from vitlab.data.sources.source import Relabeled, Source, Subset, origin, without
+from vitlab.data.splits import split_opened
 from vitlab.errors import DataError, OptionError
 
 ALIKE = 1e-12  # of a column's size: a deviation below it is that of rounding
@@ -63,7 +63,7 @@ def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:
             raise DataError(f"no image is left to learn from: {notes[-1]}")
         parts[name] = without(source, bad)
     found = replace(opened, parts=parts, notes=notes)
-    return found.splits(options.test_fraction)
+    return split_opened(found, options.test_fraction)
 
 
 def standardized(splits: Splits) -> Splits:

@@ -18,7 +18,7 @@ import numpy as np
 
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.folders import named_files
+from vitlab.data.sources.image_files import named_files
 from vitlab.data.sources.paths import read_text
 from vitlab.data.sources.request import Found, Part, Request
 from vitlab.data.sources.source import Altered, Joined, Source

@@ -3,12 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, moved, without
+from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, moved
 from vitlab.data.labels import UnknownClassError
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, Splits, title_of
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.source import Source, without
+from vitlab.data.splits import split_opened
 from vitlab.errors import DataError
 from vitlab.models.model import Model
 from vitlab.models.seen import Seen
@@ -114,7 +115,7 @@ def open_for(model: Model, data: Given, columns: Columns | None = None) -> Split
     title = title_of(data)
     labels = model.config.labels
     try:
-        splits = open_images(data, classes=labels, columns=columns).splits()
+        splits = split_opened(open_images(data, classes=labels, columns=columns))
     except UnknownClassError as error:
         shown = ", ".join(labels[:SHOWN]) + (", …" if len(labels) > SHOWN else "")
         raise DataError(

@@ -19,6 +19,7 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import NO_LABELS, Given
 from vitlab.data.sources.source import Source
+from vitlab.data.splits import group_by_split
 from vitlab.distributed.launch import read_environment
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute
@@ -193,7 +194,7 @@ def embed(
             compute = replace(compute, measure=world.size == 1 and not parted)
             opened = open_images(data, "optional", columns=columns)
             table = EmbeddingTable(
-                model, opened.by_split(), taken, compute, shape_taken(model, taken)
+                model, group_by_split(opened), taken, compute, shape_taken(model, taken)
             )
             job = table.job(part_images if parted else None)
         lacks = [opened.lacks] if opened.lacks.startswith(NO_LABELS) else []
@@ -247,7 +248,7 @@ def _in_memory(
     """
     opened = open_images(data, "optional", columns=columns)
     compute = replace(compute, device=devices.choose(str(compute.device)), measure=True)
-    table = EmbeddingTable(model, opened.by_split(), taken, compute, shape_taken(model, taken))
+    table = EmbeddingTable(model, group_by_split(opened), taken, compute, shape_taken(model, taken))
     say(*opened.notes)
     images = sum(map(len, table.splits.values()))
     size = images * math.prod(table.shape) * (2 if table.half else 4)

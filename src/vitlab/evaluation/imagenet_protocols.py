@@ -37,7 +37,8 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
-from vitlab.data.sources.folders import LabeledFiles, names_below
+from vitlab.data.sources.folders import names_below
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Altered, Relabeled, Source, Subset

@@ -21,7 +21,7 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Source, Subset
-from vitlab.device import autocast, exact
+from vitlab.device import autocast
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Integers, check_numbers
 from vitlab.evaluation.choosing import Split, choose, unlearned
@@ -29,6 +29,7 @@ from vitlab.evaluation.compute import Compute, FastForm, borrowed
 from vitlab.evaluation.infer import check_classifier, infer, stacked
 from vitlab.models.model import Model
 from vitlab.objectives.pretext_task import unit_pixels
+from vitlab.on_device import exact
 from vitlab.precision import fixed
 from vitlab.progress import LOG
 from vitlab.public_calls import public

@@ -23,7 +23,7 @@ from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
 from vitlab.data.loading.order import slice_of
 from vitlab.data.sources.source import Source
-from vitlab.device import autocast, behind, exact, fetched
+from vitlab.device import autocast, behind, fetched
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Float32s, Floats, Integers
@@ -35,6 +35,7 @@ from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.vit import VisionTransformer
+from vitlab.on_device import exact
 
 BATCH = 256  # images at once without gradients; fewer where they are large
 PIXELS = 256 * 96 * 96

@@ -8,11 +8,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.holdout import fingerprint, moved, partitioned, with_validation, without
+from vitlab.data.holdout import fingerprint, moved, partitioned, with_validation
 from vitlab.data.learning import splits_of
-from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Source, digest
+from vitlab.data.sources.source import Source, digest, without
+from vitlab.data.sources.urls import is_url
 from vitlab.errors import DataError, DiskError
 from vitlab.evaluation.answers import Answers, Integers, MultiAnswers, SingleAnswers, answers_of
 from vitlab.evaluation.compute import Compute

@@ -31,8 +31,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from vitlab.data.holdout import identities
-from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.identities import identities
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.source import Joined, Source, Wrapped
 from vitlab.distributed.world import World
 from vitlab.documents import read_json
@@ -500,7 +500,7 @@ def differing(theirs: Any, mine: dict[str, Any]) -> str:
 def identity(source: Source, *, labeled: bool) -> str:
     """Return a checksum of a source: its length, many names, its contents, and its labels.
 
-    Of image files, and images in memory, the contents are what `data.holdout.identities` finds; of
+    Of image files, and images in memory, the contents are what `data.identities` finds; of
     those inside other files, a few.
     """
     digest = checksum(repr((len(source), source.classes if labeled else ())).encode())

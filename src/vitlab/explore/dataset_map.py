@@ -14,6 +14,7 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.open import open_images, stripped
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Joined, Relabeled, Source, Subset
+from vitlab.data.splits import split_opened
 from vitlab.errors import DataError, ImageError, UserError
 from vitlab.evaluation.choosing import choose
 from vitlab.evaluation.compute import Compute
@@ -201,7 +202,7 @@ def _looked_at(model: Model, data: Given) -> _LookedAt:
         matched = model.config.classes > 0
         note = "the images have no labels"
         return _LookedAt(stripped(opened.every()), labeled=False, matched=matched, note=note)
-    source = opened.every() if opened.unsplit else opened.splits().test
+    source = opened.every() if opened.unsplit else split_opened(opened).test
     return _LookedAt(source, labeled=True, matched=False, note=f"no predictions: {reason}")
 
 

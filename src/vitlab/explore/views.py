@@ -12,7 +12,6 @@ from torch import Tensor
 
 from vitlab.data.decode.pixels import Box
 from vitlab.data.labels import kind_of
-from vitlab.device import exact
 from vitlab.errors import OptionError, WeightsError
 from vitlab.evaluation.infer import probabilities
 from vitlab.evaluation.segmentation import DEEP, voc_palette
@@ -24,6 +23,7 @@ from vitlab.models.config import ViTConfig
 from vitlab.models.heads.segment import Segmenter
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
+from vitlab.on_device import exact
 from vitlab.units import storage
 
 Octets = tuple[NDArray[np.uint8], NDArray[np.float32]]  # (heads, tokens, N), (heads, tokens)

@@ -16,8 +16,9 @@ from vitlab.graphs.narrowing_cost import check_calibration, draw
 from vitlab.graphs.targets import IMAGES, MODEL, TARGETS, Precision, check_precision, check_target
 from vitlab.models.model import Model
 from vitlab.public_calls import public
-from vitlab.weights.assembly import unwrapped, whole_state
+from vitlab.weights.assembly import whole_state
 from vitlab.weights.seen_file import write_seen
+from vitlab.weights.state import unwrapped
 
 
 @public(model=nn.Module, file=(str, Path))

@@ -1,4 +1,4 @@
-"""Targets of an export. To add a target, write its file here and give it a line.
+"""Targets of an export. To add a target, write its file here and give it an entry of `TARGETS`.
 
 No PyTorch here: a target's module is imported when it first writes.
 """
@@ -8,10 +8,10 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
+from vitlab.by_name import load_object
 from vitlab.errors import OptionError, PackageError
 from vitlab.options import nearest
 from vitlab.packages import check_installed
@@ -38,7 +38,8 @@ class Target:
     Attributes:
         help: one phrase for `--help`
         ending: of its files; empty for folders
-        module: the module beside this one that has its `write`
+        home: its function, as "module:object", that writes a model into a file or folder and
+            checks it
         packages: that it needs, keys of `packages.EXTRAS`
         compiled: whether it needs a C++ compiler
         narrow: whether it has the options of ONNX files: fewer bits, a folder, a fixed batch
@@ -46,7 +47,7 @@ class Target:
 
     help: str
     ending: str
-    module: str
+    home: str
     packages: tuple[str, ...] = ()
     compiled: bool = False
     narrow: bool = False
@@ -54,29 +55,29 @@ class Target:
     @property
     def write(self) -> Callable[..., dict[str, Any]]:
         """Return the function that writes a model into a file or folder and checks it."""
-        module = import_module(f"{__package__}.{self.module}")
-        return cast(Callable[..., dict[str, Any]], module.write)
+        function: Callable[..., dict[str, Any]] = load_object(self.home)
+        return function
 
 
-TARGETS = {
+TARGETS: dict[str, Target] = {
     "onnx": Target(
         "a file for ONNX Runtime and others, from raw images to class names, or a folder with this "
         "file and a script that checks it where it will run",
         ".onnx",
-        "onnx_file",
+        "vitlab.graphs.onnx_file:write",
         ("onnx", "onnxscript", "onnxruntime"),
         narrow=True,
     ),
     "torch": Target(
         "a compiled package for PyTorch, from raw images to probabilities",
         ".pt2",
-        "torch_file",
+        "vitlab.graphs.torch_file:write",
         compiled=True,
     ),
     "web": Target(
         "a folder with a page that runs the model in a browser, without a server or a network",
         "",
-        "web_export",
+        "vitlab.graphs.web_export:write",
         ("onnx", "onnxscript", "onnxruntime"),
     ),
 }

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.inspect.look import NONE, Grid, Look, looks
 from vitlab.models.model import Model
+from vitlab.on_device import exact
 
 LATE = 3  # layers of `late_attention`
 

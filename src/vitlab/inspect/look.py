@@ -10,7 +10,6 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.evaluation.infer import probabilities
 from vitlab.models.config import ViTConfig
@@ -20,6 +19,7 @@ from vitlab.models.packed import Packed
 from vitlab.models.positions.positions import Positions
 from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.vit import VisionTransformer
+from vitlab.on_device import exact
 
 AT_ONCE = 2**28  # bytes of attention maps in memory
 NONE = torch.empty(0)  # in the place of images, beside a `Look`

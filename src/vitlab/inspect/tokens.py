@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.inspect.look import NONE, Look, entering, looked
 from vitlab.models.layers import evaluating
 from vitlab.models.model import DenseFeatures, Model
 from vitlab.models.vit import VisionTransformer
+from vitlab.on_device import exact
 
 TAIL = 0.01  # of the values at either end are clipped, so that a few do not decide the colors
 

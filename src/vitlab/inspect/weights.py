@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.inspect.look import transformer
 from vitlab.models.model import Model
@@ -13,6 +12,7 @@ from vitlab.models.resnets.body import StdConv, unit_shapes
 from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.stems.hybrid import Hybrid
 from vitlab.models.stems.local import LocalTransformer
+from vitlab.on_device import exact
 
 Steps = list[tuple[int, int]]  # kernel and stride of one layer after the other
 

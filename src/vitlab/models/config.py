@@ -8,7 +8,7 @@ from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.grid import Grid
 from vitlab.models.names import RESNET_NAME, TOKENIZER_NAME, shape_of
-from vitlab.models.registry import kinds
+from vitlab.models.registry import kind_named, used_options
 from vitlab.options import check_known, hints
 
 __all__ = [
@@ -40,9 +40,9 @@ def config_of(name: str, **choices: Any) -> ModelConfig:
     shape, kind = shape_of(name), kind_of(name)
     values = shape | choices
     check_known(values, hints(kind), f"{name} option")
-    stem = kinds("stem").get(str(choices.get("stem")))
-    if stem is not None:
-        values.setdefault("stem_norm", stem.usual_norm)
+    stem = str(choices.get("stem"))
+    if stem in used_options("stem"):
+        values.setdefault("stem_norm", kind_named("stem", stem).usual_norm)
     return kind(**values)
 
 

@@ -10,9 +10,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.models.grid import Grid, check_multiple
+from vitlab.on_device import sent
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,62 @@
-"""Registry of stems and position schemes: a class registers itself when it is defined.
+"""Registry of stems and position schemes: two dictionaries, and the classes that users define.
 
-A configuration asks here by name. Nothing here lists a kind: the files of the two folders are
-found, and each holds one class that knows all about itself. `--help` needs only the names and the
-options that each uses; they are read from the source, as importing a class imports PyTorch.
+A configuration asks here by name. Ours stand in the dictionaries with the options that each uses,
+all that `--help` needs: importing a class imports PyTorch. A class that a user defines registers
+itself.
 """
 
-import ast
-import pkgutil
-from functools import cache
-from importlib import import_module
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vitlab.by_name import load_object
 from vitlab.options import Only
 
-FOLDERS = {"stem": "vitlab.models.stems", "positions": "vitlab.models.positions"}
+
+@dataclass(frozen=True)
+class Kind:
+    """A stem or a position scheme of ours.
+
+    Attributes:
+        home: its class, as "module:object"
+        uses: those options of the configuration that have an effect with it
+    """
+
+    home: str
+    uses: tuple[str, ...] = ()
+
+
+STEMS = {
+    "conv": Kind("vitlab.models.stems.stem:LeViT", ("stem_norm",)),
+    "hmlp": Kind("vitlab.models.stems.stem:HierarchicalMLP", ("stem_norm",)),
+    "linear": Kind(
+        "vitlab.models.stems.stem:Linear", ("stem_norm", "stem_act", "stem_bias", "stem_stride")
+    ),
+    "local": Kind("vitlab.models.stems.local:LocalTransformer"),
+    "resnet": Kind("vitlab.models.stems.hybrid:Hybrid", ("stages", "resnet")),
+    "tubelet": Kind("vitlab.models.stems.tubelet:Tubelet", ("stem_frames", "stem_bias")),
+}
+POSITIONS = {
+    "1d": Kind("vitlab.models.positions.learned:Learned", ("positions_at", "positions_size")),
+    "1d+bias": Kind(
+        "vitlab.models.positions.both:LearnedAndBias",
+        ("positions_at", "positions_size", "bias_locality"),
+    ),
+    "1d+rope": Kind(
+        "vitlab.models.positions.both:LearnedAndRotary",
+        ("positions_size", "rope_base", "rope_kind"),
+    ),
+    "2d": Kind("vitlab.models.positions.learned:Grid", ("positions_at", "positions_size")),
+    "bias": Kind(
+        "vitlab.models.positions.bias:Bias", ("positions_at", "positions_size", "bias_locality")
+    ),
+    "none": Kind("vitlab.models.positions.positions:NoPositions"),
+    "relative": Kind("vitlab.models.positions.bias:Relative", ("positions_at",)),
+    "rope": Kind("vitlab.models.positions.rotary:Rotary", ("rope_base", "rope_kind")),
+    "sincos": Kind("vitlab.models.positions.sincos:SinCos", ("positions_at",)),
+}
 # By the field of the configuration, then by the value of that field.
-KINDS: dict[str, "dict[str, type[Component]]"] = {field: {} for field in FOLDERS}
+OURS = {"stem": STEMS, "positions": POSITIONS}
+DEFINED: dict[str, "dict[str, type[Component]]"] = {field: {} for field in OURS}  # by users
 
 
 class Component:
@@ -24,8 +64,9 @@ class Component:
 
     Attributes:
         field: the configuration's field that names it
-        name: the value of that field; a subclass that has one is registered
-        uses: those options of the configuration that have an effect here
+        name: the value of that field; a subclass that has one and is not ours is registered
+        uses: those options of the configuration that have an effect here; of ours the dictionaries
+            say so
         undecayed: own parameters that weight decay leaves alone, beside norms and biases
         usual_norm: the `stem_norm` that a stem is given by its name alone
     """
@@ -38,12 +79,16 @@ class Component:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "name" in vars(cls):
-            known = KINDS[cls.field]
-            if cls.name in known:
-                there = known[cls.name].__qualname__
-                raise TypeError(f"{cls.field}={cls.name} is already {there}")
-            known[cls.name] = cls
+        if "name" not in vars(cls):
+            return
+        kind = OURS[cls.field].get(cls.name)
+        if kind and kind.home == f"{cls.__module__}:{cls.__qualname__}":
+            cls.uses = kind.uses
+        elif cls.name in used_options(cls.field):
+            other = kind_named(cls.field, cls.name).__qualname__
+            raise TypeError(f"{cls.field}={cls.name} is already {other}")
+        else:
+            DEFINED[cls.field][cls.name] = cls
 
     @staticmethod
     def check(config: Any) -> None:
@@ -54,40 +99,18 @@ class Component:
         """
 
 
-def kinds(field: str) -> dict[str, type[Component]]:
-    """Return the classes that a field of the configuration can name, in alphabetical order."""
-    _import_all(FOLDERS[field])
-    return dict(sorted(KINDS[field].items()))
+def kind_named(field: str, name: str) -> type[Component]:
+    """Return the class that a value of a field of the configuration names."""
+    if name in DEFINED[field]:
+        return DEFINED[field][name]
+    kind: type[Component] = load_object(OURS[field][name].home)
+    return kind
 
 
 def used_options(field: str) -> dict[str, tuple[str, ...]]:
     """Return which options each kind uses, by its name in alphabetical order, without PyTorch."""
-    registered = {name: kind.uses for name, kind in KINDS[field].items()}
-    return dict(sorted((_declared(FOLDERS[field]) | registered).items()))
-
-
-@cache
-def _declared(folder: str) -> dict[str, tuple[str, ...]]:
-    """Return `uses` by `name` of the classes in the files of a folder, which state them plainly."""
-    found = {}
-    for path in import_module(folder).__path__:
-        for file in Path(path).glob("*.py"):
-            for node in ast.parse(file.read_text(encoding="utf-8")).body:
-                facts = {
-                    each.targets[0].id: each.value
-                    for each in getattr(node, "body", ())
-                    if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
-                }
-                if "name" in facts:
-                    uses = facts.get("uses", ast.Tuple([]))
-                    found[ast.literal_eval(facts["name"])] = ast.literal_eval(uses)
-    return found
-
-
-@cache
-def _import_all(folder: str) -> None:
-    for each in pkgutil.iter_modules(import_module(folder).__path__):
-        import_module(f"{folder}.{each.name}")
+    every: dict[str, Any] = OURS[field] | DEFINED[field]
+    return {name: every[name].uses for name in sorted(every)}
 
 
 def where_used(field: str, option: str) -> Only:

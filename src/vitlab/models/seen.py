@@ -1,7 +1,7 @@
 """Images that a model has learned from: 8 bytes each, kept beside its weights.
 
 An array of uint64 (n,), sorted; weights/seen_file.py has its file. The lowest bit says
-whether the image was learned with a label; the others are those of `data.holdout.identities`. What
+whether the image was learned with a label; the others are those of `data.identities`. What
 makes one model of others has the union.
 """
 

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from vitlab.data.augment.mix import dense
 from vitlab.data.labels import Labels
 from vitlab.data.loading.batch import Batch
-from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.objectives.balance import class_weights
 from vitlab.objectives.pretext_task import LossFigures
+from vitlab.on_device import sent
 from vitlab.recipes.losses import LossName, ObjectivePart
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
-from vitlab.device import widest
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.objectives.crops import BY_PASS, ComparedCrops, crop_views, local_size
 from vitlab.objectives.pretext_task import LossFigures, Sum
+from vitlab.on_device import widest
 from vitlab.optim.averaging import follow
 from vitlab.recipes.pretext import Pretext
 

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.data.loading.batch import Batch
-from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.configs.vit_config import ViTConfig
@@ -24,6 +23,7 @@ from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.hidden_patches import check_patches, check_share
 from vitlab.objectives.masks import Draws, draws_of, uniform
 from vitlab.objectives.pretext_task import GRAY, LossFigures, PretextTask, as_pictures, unit_pixels
+from vitlab.on_device import sent
 from vitlab.recipes.pretext import Pretext
 
 

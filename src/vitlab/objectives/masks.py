@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.loading.batch import Batch
-from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.models.grid import Grid
+from vitlab.on_device import sent
 
 
 class EachImage:

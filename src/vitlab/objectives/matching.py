@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.device import sent
+from vitlab.on_device import sent
 
 NOTHING, BAD = 0.1, 1e9  # weight of queries without object; cost of what is no number
 Pairs = tuple[Tensor, Tensor, Tensor]

@@ -10,10 +10,10 @@ from vitlab.data.labels import Labels
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
-from vitlab.device import sent
 from vitlab.images import ImageSpec
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.model import Model
+from vitlab.on_device import sent
 from vitlab.recipes.pretext import Pretext
 
 LossFigures = tuple[Tensor, dict[str, Tensor]]

@@ -1,34 +1,41 @@
-"""The pretext tasks by name."""
+"""The pretext tasks by name; a task's file is imported when a recipe names it."""
 
-from vitlab.data.loading.views import View
+from typing import TYPE_CHECKING
+
+from vitlab.by_name import load_object
 from vitlab.models.configs.model_config import ModelConfig
-from vitlab.objectives.beit import BEiT
-from vitlab.objectives.detect import Detect
-from vitlab.objectives.dino import SelfDistillation
-from vitlab.objectives.lejepa import LeJEPA
-from vitlab.objectives.mae import MAE
-from vitlab.objectives.masked_patch import MaskedPatch
-from vitlab.objectives.pretext_task import PretextTask
-from vitlab.objectives.regress import Regress
-from vitlab.objectives.segment import Segment
-from vitlab.objectives.tokenize import Tokenize
 from vitlab.recipes.recipe import Recipe
 
-TASKS: dict[str, type[PretextTask]] = {
-    "beit": BEiT,
-    "detect": Detect,
-    "dino": SelfDistillation,
-    "lejepa": LeJEPA,
-    "mae": MAE,
-    "masked-patch": MaskedPatch,
-    "regress": Regress,
-    "segment": Segment,
-    "tokenizer": Tokenize,
+if TYPE_CHECKING:
+    from vitlab.data.loading.views import View
+    from vitlab.objectives.pretext_task import PretextTask
+
+TASKS: dict[str, str] = {
+    "beit": "vitlab.objectives.beit:BEiT",
+    "detect": "vitlab.objectives.detect:Detect",
+    "dino": "vitlab.objectives.dino:SelfDistillation",
+    "lejepa": "vitlab.objectives.lejepa:LeJEPA",
+    "mae": "vitlab.objectives.mae:MAE",
+    "masked-patch": "vitlab.objectives.masked_patch:MaskedPatch",
+    "regress": "vitlab.objectives.regress:Regress",
+    "segment": "vitlab.objectives.segment:Segment",
+    "tokenizer": "vitlab.objectives.tokenize:Tokenize",
 }
-"""By the recipe's `task`; `classify` is not among them, for the model itself learns it."""
+"""Classes, as "module:object", by the recipe's `task`.
+
+`classify` is not among them, for the model itself learns it.
+"""
 
 
-def views_of(recipe: Recipe, config: ModelConfig) -> tuple[View, ...]:
+def pretext_task(name: str) -> "type[PretextTask]":
+    """Return the class of a task in `TASKS`."""
+    task: type[PretextTask] = load_object(TASKS[name])
+    return task
+
+
+def views_of(recipe: Recipe, config: ModelConfig) -> "tuple[View, ...]":
     """Return the crops that a recipe's task learns from; an empty tuple for one of each image."""
-    task = TASKS.get(recipe.pretext.task)
-    return () if task is None else task.views(recipe.pretext, config, recipe.augment)
+    name = recipe.pretext.task
+    if name not in TASKS:
+        return ()
+    return pretext_task(name).views(recipe.pretext, config, recipe.augment)

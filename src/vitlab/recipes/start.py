@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.options import Options, above, at_least, option, options_of, when
-from vitlab.weights.stated import Named
+from vitlab.weights.file_options import Named
 
 Tune = Literal["all", "attention", "ffn", "head", "last", "norms", "lora"]
 LoRATargets = Literal["attention", "ffn", "all"]

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.data.holdout import with_train_images, without
+from vitlab.data.holdout import with_train_images
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Source, Subset
+from vitlab.data.sources.source import Source, Subset, without
 from vitlab.errors import ImageError, UserError
 from vitlab.evaluation.evaluation import Evaluation
 from vitlab.evaluation.infer import Probabilities

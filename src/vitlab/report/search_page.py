@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitlab.data.decode.formats import SUFFIXES
-from vitlab.data.sources.folders import image_paths
+from vitlab.data.sources.image_files import image_paths
 from vitlab.data.sources.source import Source
 from vitlab.evaluation.search import Nearest, Neighbor
 from vitlab.progress import named_if_slow

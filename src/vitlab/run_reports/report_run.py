@@ -1,7 +1,10 @@
 """The report of a run that has ended: the one function for what was trained, fitted or resumed."""
 
+from dataclasses import replace
+
 from vitlab.errors import RunError
 from vitlab.evaluation.compute import borrowed
+from vitlab.evaluation.records import RunRecord
 from vitlab.progress import named_if_slow
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.outcome import ClassifierTest, ObjectiveTest, Outcome, Run, SegmenterTest
@@ -9,7 +12,7 @@ from vitlab.training.stop import Stop
 
 
 def report_run(outcome: Outcome) -> Run:
-    """Write the report of a run, if it is to have one, and return the run.
+    """Write the report of a run, if it is to have one, and return the run, which names it.
 
     A stop that is asked for meanwhile ends nothing: that takes seconds.
 
@@ -17,7 +20,8 @@ def report_run(outcome: Outcome) -> Run:
         RunError: the run folder was removed, or another process holds it.
         DiskError: the report cannot be written; resuming the run writes it.
     """
-    run, test = outcome.run, outcome.test
+    run = outcome.run
+    test = outcome.test
     if test is None:
         return run
     folder = RunFolder(run.folder)
@@ -26,14 +30,16 @@ def report_run(outcome: Outcome) -> Run:
     with Stop() as stop, folder.locked():
         stop.message = "interrupted before the report was written: pass --resume to write it"
         _write(folder, run, test)
-    return run
+    return replace(run, metrics=RunRecord(run.metrics | folder.places))
 
 
 def _write(
     folder: RunFolder, run: Run, test: ClassifierTest | SegmenterTest | ObjectiveTest
 ) -> None:
     """Draw the report, on the device that has tested the model; what draws is slow to import."""
-    model, figures, notes = run.model, run.metrics, run.metrics["notes"]
+    model = run.model
+    figures = run.metrics
+    notes = figures["notes"]
     match test:
         case ClassifierTest(splits, predictions, compute):
             from vitlab.report.gather import survey, write_report

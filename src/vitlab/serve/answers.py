@@ -19,12 +19,12 @@ from torch import Tensor
 from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.pixels import Box
 from vitlab.data.loading.batches import joined_pixels
-from vitlab.device import exact
 from vitlab.errors import UserError
 from vitlab.evaluation.infer import probabilities
 from vitlab.models.heads.detect import Detector
 from vitlab.models.heads.segment import Segmenter
 from vitlab.models.packed import Packed
+from vitlab.on_device import exact
 from vitlab.serve import heads
 from vitlab.serve.decoder import WHOLE
 from vitlab.serve.decoders import Decoded

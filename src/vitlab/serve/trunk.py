@@ -28,8 +28,9 @@ from vitlab.models.packed import Packed
 from vitlab.precision import Engine, Precision, ServePrecision, fixed
 from vitlab.serve.heads import Head
 from vitlab.transfer.multitask import MultiTask
+from vitlab.weights.delta_base import DeltaBase
 from vitlab.weights.deltas import Delta
-from vitlab.weights.identity import DeltaBase
+from vitlab.weights.identity import base_of
 
 MakeInt8 = Callable[[Model, Engine], Model]
 BASE = ""  # the name of the base itself among its tasks
@@ -86,7 +87,7 @@ class Trunk:
     @cached_property
     def identity(self) -> DeltaBase:
         """Which model the base is."""
-        return DeltaBase.of(self.base)
+        return base_of(self.base)
 
     def is_base(self, wanted: DeltaBase) -> bool:
         """Return whether this is the model that a delta was made from."""

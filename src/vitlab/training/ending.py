@@ -343,7 +343,7 @@ def _held_out_result(
 ) -> tuple[dict[str, Any], ObjectiveTest | None]:
     """Return the run's figures, and what a report shows of its test, if there is to be one."""
     task, notes = observer.task, _notes_of(observer)
-    own = _learned(observer)
+    own = _objective_of(observer)
     if set(own.figures) <= set(point):
         notes += own.warnings(point)
     if probe := task.watched:
@@ -367,7 +367,7 @@ def _held_out_result(
     return metrics, ObjectiveTest(_pictures(observer), _pixels(observer, masks))
 
 
-def _learned(observer: Observer) -> PretextTask:
+def _objective_of(observer: Observer) -> PretextTask:
     """Return what has learned beside the model."""
     state = observer.state
     learned = state.head if state.answers else state.task
@@ -385,7 +385,8 @@ def _pixels(observer: Observer, tested: Tested | None) -> SegmenterTest | None:
 
 def _pictures(observer: Observer) -> dict[str, NDArray[np.uint8]]:
     """Return what the task shows of a few held-out images, uint8 (B, H, W, 3) by column."""
-    state, source = observer.state, observer.held_out
+    state = observer.state
+    source = observer.held_out
     model = plain(state.evaluated if state.answers else state.model)
     places = np.unique(np.linspace(0, len(source) - 1, num=PICTURED, dtype=np.int64))
     batch = EvaluationBatches(Subset(source, places), model.config, PICTURED)[0]
@@ -394,7 +395,7 @@ def _pictures(observer: Observer) -> dict[str, NDArray[np.uint8]]:
     device = next(model.parameters()).device
     images = normalize(batch.images.to(device), model.config)
     generator = torch.Generator(device).manual_seed(0)
-    learned = _learned(observer).eval()
+    learned = _objective_of(observer).eval()
     with torch.no_grad():
         shown = learned.pictures(model.eval(), images, generator)
     return {name: pixels.cpu().numpy() for name, pixels in shown.items()}

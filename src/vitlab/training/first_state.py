@@ -16,7 +16,6 @@ import torch.distributed as dist
 from vitlab.data.holdout import VALIDATION_SHARE, seen_by, with_train_images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Source
-from vitlab.device import with_float64
 from vitlab.distributed.parallel import shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World
@@ -34,9 +33,10 @@ from vitlab.models.unlike import layer_of
 from vitlab.objectives.detect import Detect
 from vitlab.objectives.distillation import Distillation
 from vitlab.objectives.pretext_task import OwningObjective
-from vitlab.objectives.pretext_tasks import TASKS
+from vitlab.objectives.pretext_tasks import pretext_task
 from vitlab.objectives.regress import Regress
 from vitlab.objectives.segment import Segment
+from vitlab.on_device import with_float64
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.precision import fixed
@@ -111,7 +111,7 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
             layer = {name: each.clone() for name, each in layer.items()}  # which learn
             own = Segment(recipe.pretext, config, about, **layer)
         else:
-            own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
+            own = pretext_task(recipe.pretext.task)(recipe.pretext, config, guide)
     elif guide is not None:
         several = task.splits.train.labels.several
         own = Distillation(recipe.distill, task.objective, config, guide, several)

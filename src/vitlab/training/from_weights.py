@@ -13,7 +13,7 @@ from vitlab.models.config import ModelConfig, ViTConfig, config_of
 from vitlab.models.create import assemble, resize_tensors, with_new_head
 from vitlab.models.model import Model
 from vitlab.objectives.distillation import check_teacher, remarks_of
-from vitlab.objectives.pretext_tasks import TASKS
+from vitlab.objectives.pretext_tasks import pretext_task
 from vitlab.options import check_known
 from vitlab.recipes.model_part import OF_PIXELS, OF_RECIPE, OF_TRAINING, ModelPart
 from vitlab.recipes.named import FROM_WEIGHTS, default_weights
@@ -216,8 +216,8 @@ def check_guide(
         what = "a teacher" if taught.teacher else f"task={name}"
         raise OptionError(f"--shard does not support {what}: leave it out")
     if recipe.pretext.unlabeled:
-        TASKS[name].check(recipe.pretext, config, guide)
-        return TASKS[name].remarks(recipe.pretext, config)
+        pretext_task(name).check(recipe.pretext, config, guide)
+        return pretext_task(name).remarks(recipe.pretext, config)
     if guide is None:
         return []
     check_teacher(taught, config, guide, labels.several)

@@ -17,9 +17,9 @@ import numpy as np
 from vitlab.data.boxes import SCENES
 from vitlab.data.duplicates.finding import SMALL, find
 from vitlab.data.duplicates.signatures import Signatures, signatures
-from vitlab.data.holdout import copies_together, learned, moved, without
+from vitlab.data.holdout import copies_together, learned, moved
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Source, Subset, digest
+from vitlab.data.sources.source import Source, Subset, digest, without
 from vitlab.errors import DataError, ImageError
 from vitlab.machine.cores import cores
 from vitlab.models.seen import Seen

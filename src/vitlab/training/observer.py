@@ -15,7 +15,6 @@ from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
 from vitlab.data.loading.views import View
 from vitlab.data.masks import masked
 from vitlab.data.sources.source import Source, Subset
-from vitlab.device import widest
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
@@ -31,6 +30,7 @@ from vitlab.models.heads.regress import Regressor
 from vitlab.models.heads.segment import Segmenter
 from vitlab.models.model import Model
 from vitlab.objectives.feature_health import feature_health, lidar
+from vitlab.on_device import widest
 from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.resolve import Task
 from vitlab.training.state import RunState, means

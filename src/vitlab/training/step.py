@@ -15,7 +15,7 @@ from vitlab.data.augment import mix
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.mix import Mix
 from vitlab.data.loading.batch import Batch
-from vitlab.device import keep_freed_memory, widest
+from vitlab.device import keep_freed_memory
 from vitlab.distributed.parallel import is_sharded, must_settle, one_pass, replicated
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
@@ -24,6 +24,7 @@ from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify, objective_of
 from vitlab.objectives.pretext_task import Learner, LossFigures, OwningObjective
 from vitlab.objectives.pretext_tasks import views_of
+from vitlab.on_device import widest
 from vitlab.optim.optimizers import set_rate
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.sliced import full
@@ -129,7 +130,7 @@ class Trainer:
         """Add the gradient of a batch's mean loss to the weights', pass by pass.
 
         Returns:
-            Its summed loss and the objective's figures, of this process alone; `device.widest`
+            Its summed loss and the objective's figures, of this process alone; `on_device.widest`
             (1 + figures,) on the device.
         """
         own = self._own(seed)

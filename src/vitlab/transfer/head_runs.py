@@ -98,7 +98,9 @@ def segment_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
         UserError: as `vitlab.probe`.
     """
     began = time.monotonic()
-    recipe, host, how = request.recipe, request.host, request.masks
+    recipe = request.recipe
+    host = request.host
+    how = request.masks
     opened = open_masks(request.data, how.class_names, how.number, recipe.data, host.workers)
     splits = mask_splits(opened, recipe.data.test_fraction)
     model = headless(recipe, request.start)
@@ -150,7 +152,9 @@ def regress_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
         UserError: as `vitlab.probe`.
     """
     began = time.monotonic()
-    recipe, host, searched = request.recipe, request.host, request.searched
+    recipe = request.recipe
+    host = request.host
+    searched = request.searched
     names = recipe.pretext.columns
     splits = standardized(open_targets(request.data, names, recipe.data))
     base = headless(recipe, request.start)
@@ -244,7 +248,8 @@ def keep_run(
         fitted: the head and its model
         figures: of the run
     """
-    model, recipe = fitted.model, request.recipe
+    model = fitted.model
+    recipe = request.recipe
     recipe = replace(recipe, model=part_of(model.config, recipe.model.model))
     with folder.locked():
         folder.may_be_used(False)  # another process may have been at work in it

@@ -157,7 +157,9 @@ def fit_and_test(request: ProbeRequest) -> Outcome:
     Raises:
         UserError: as `probe`.
     """
-    recipe, start, host = request.recipe, request.start, request.host
+    recipe = request.recipe
+    start = request.start
+    host = request.host
     if recipe.precision == "bf16-pure":
         raise OptionError(f"precision=bf16-pure {INSTEAD}, or precision=bf16")
     kind, asked = recipe.pretext.task, request.searched.as_dict() | request.masks.as_dict()
@@ -199,7 +201,8 @@ def fit_and_test(request: ProbeRequest) -> Outcome:
 
 def _resume_probe(request: ProbeRequest, folder: RunFolder, device: torch.device) -> Outcome:
     """Return a probe that was begun, if weights and images are the same, wherever they lie now."""
-    start, images, host = request.start, request.images, request.host
+    start = request.start
+    images = request.images
     recipe, _, origin = find_again(
         folder,
         request.recipe,
@@ -215,10 +218,10 @@ def _resume_probe(request: ProbeRequest, folder: RunFolder, device: torch.device
         images is None,
     )
     run = known_run(folder, mark, origin, recipe)
-    if not lacks_report(folder, host):
+    if not lacks_report(folder, request.host):
         return Outcome(run, None, is_new=False)
     splits = applied(splits, folder.duplicates)
-    compute = Compute(device, "fp32", "plain", host.workers)
+    compute = Compute(device, "fp32", "plain", request.host.workers)
     test = ClassifierTest(splits, predict(run.model, splits.test, compute), compute)
     return Outcome(run, test, is_new=False)
 

@@ -27,7 +27,7 @@ from vitlab.public_calls import public
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.deltas import Delta, delta, merged
 from vitlab.weights.formats.format_api import OF_IMAGES
-from vitlab.weights.identity import DeltaBase
+from vitlab.weights.identity import base_of
 from vitlab.weights.load import load, load_delta
 
 Change = Delta | Model | str | Path
@@ -82,7 +82,7 @@ class MultiTask:
     ) -> None:
         self.base = load(base) if isinstance(base, str | Path) else base
         self._tensors = {name: t.detach() for name, t in whole_state(self.base).items()}
-        self._identity = DeltaBase.of(self.base)
+        self._identity = base_of(self.base)
         self._changing = threading.Lock()
         self._tasks: dict[str, TaskModel] = {}
         for name, change in (deltas or {}).items():

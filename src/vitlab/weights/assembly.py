@@ -1,69 +1,18 @@
-"""Models from tensors, and tensors from models."""
+"""Models around their tensors, and the names and shapes of the tensors of a configuration."""
 
 from dataclasses import replace
-
-from torch import Tensor, nn
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.create import MODEL_OF, assemble, resize_tensors, with_new_head
 from vitlab.models.model import Model
-
-StateDict = dict[str, Tensor]
+from vitlab.weights.state import StateDict
 
 
 def empty(config: ModelConfig) -> StateDict:
     """Return a model's state dict without memory: names, shapes and types."""
     return MODEL_OF[type(config)].empty(config)
-
-
-def fits(tensor: Tensor, want: Tensor) -> bool:
-    """Return whether a tensor can stand for another: of its shape and kind, in any precision."""
-    alike = tensor.is_floating_point() == want.is_floating_point()
-    return alike and tensor.shape == want.shape
-
-
-def unwrapped(model: nn.Module) -> Model:
-    """Return the model inside of what other libraries wrap around one.
-
-    Those of `torch.compile`, `DistributedDataParallel`, `DataParallel` and `vitlab.adapters` are
-    taken off.
-
-    Raises:
-        WeightsError: it is in another wrapper, or not a model of ViTLab; the message says what
-            would work.
-    """
-    inner: object = model
-    while not isinstance(inner, Model):
-        kind = type(model).__name__
-        if hasattr(inner, "merge_and_unload"):  # peft
-            raise WeightsError(
-                f"the model is a {kind} with adapters beside its weights: pass "
-                "model.merge_and_unload()"
-            )
-        found = [getattr(inner, name, None) for name in ("_orig_mod", "module", "model")]
-        inner = next((each for each in found if isinstance(each, nn.Module)), None)
-        if inner is None:
-            raise WeightsError(f"a {kind} is not a model of ViTLab: pass the model inside of it")
-    return inner
-
-
-def whole_state(model: Model) -> StateDict:
-    """Return every tensor of a model, without copies.
-
-    Raises:
-        WeightsError: the model is fused: its tensors are not those of its configuration.
-    """
-    tensors = model.state_dict()
-    if tensors.keys() != empty(model.config).keys():
-        if any("lora_" in name for name in tensors):
-            raise WeightsError(
-                "cannot save a model with adapters beside its weights: merge them first "
-                "(model = peft_model.merge_and_unload())"
-            )
-        raise WeightsError("cannot save a fused model: save the model it was made from")
-    return tensors
 
 
 def fitted(
@@ -95,3 +44,20 @@ def fitted(
         new = new.sized(image_size)
         tensors = resize_tensors(tensors, old, new)
     return assemble(new, tensors)
+
+
+def whole_state(model: Model) -> StateDict:
+    """Return every tensor of a model, without copies.
+
+    Raises:
+        WeightsError: the model is fused: its tensors are not those of its configuration.
+    """
+    tensors = model.state_dict()
+    if tensors.keys() != empty(model.config).keys():
+        if any("lora_" in name for name in tensors):
+            raise WeightsError(
+                "cannot save a model with adapters beside its weights: merge them first "
+                "(model = peft_model.merge_and_unload())"
+            )
+        raise WeightsError("cannot save a fused model: save the model it was made from")
+    return tensors

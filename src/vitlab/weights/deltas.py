@@ -32,13 +32,13 @@ from vitlab.progress import say
 from vitlab.public_calls import public
 from vitlab.recorded_paths import last_name, run_of, seen_by_others, strip_places
 from vitlab.values import conform
-from vitlab.weights.assembly import StateDict, empty, fits, whole_state
+from vitlab.weights.assembly import empty, whole_state
+from vitlab.weights.delta_base import DeltaBase
 from vitlab.weights.formats.entries import same
-from vitlab.weights.formats.format_api import Hints, Reading
-from vitlab.weights.formats.own import note_old, read_checked, read_unlike
+from vitlab.weights.formats.format_api import Hints, Reading, TensorsOf
 from vitlab.weights.identity import (
-    DeltaBase,
     as_bytes,
+    base_of,
     check_provenance,
     checked,
     checksum,
@@ -48,6 +48,8 @@ from vitlab.weights.identity import (
 )
 from vitlab.weights.sharded import HEADER, Fields
 from vitlab.weights.source import StoredTensors
+from vitlab.weights.state import StateDict, fits
+from vitlab.weights.unlike_file import note_old, read_checked, read_unlike
 
 VERSION = "vitlab-delta-1"
 SEEN = "seen"  # beside the tensors: Model.seen, as int64
@@ -152,7 +154,7 @@ def delta(model: Model, base: Model) -> Delta:
         if name not in theirs or not _equal(tensor, theirs[name])
     }
     about = dict(model.provenance)
-    return Delta(model.config, changed, DeltaBase.of(base), about, model.seen, model.unlike)
+    return Delta(model.config, changed, base_of(base), about, model.seen, model.unlike)
 
 
 def check_base(wanted: DeltaBase, base: Model) -> None:
@@ -161,7 +163,7 @@ def check_base(wanted: DeltaBase, base: Model) -> None:
     Raises:
         WeightsError: the fingerprints differ; the message names both models.
     """
-    found = DeltaBase.of(base)
+    found = base_of(base)
     if found.fingerprint != wanted.fingerprint:
         raise WeightsError(f"wrong base: this delta was made from {wanted}, not from {found}")
 
@@ -188,7 +190,7 @@ def merged(
     return tensors
 
 
-def reads(source: StoredTensors, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints, tensors_of: TensorsOf) -> Reading | None:
     """Recognize a file that `Delta.save` wrote; tensors that are not in it come from its base.
 
     Raises:

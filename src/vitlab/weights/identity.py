@@ -3,15 +3,15 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitlab import values
 from vitlab.errors import WeightsError
-from vitlab.images import Size, chosen_over
+from vitlab.images import chosen_over
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.configs.resnet_config import ResNetConfig
 from vitlab.models.configs.tokenizer_config import TokenizerConfig
@@ -19,6 +19,7 @@ from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.values import fits, shown
 from vitlab.weights.assembly import whole_state
+from vitlab.weights.delta_base import DeltaBase
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.sharded import Fields
 
@@ -35,52 +36,25 @@ TRAINING: dict[str, Any] = {  # the types of what evaluations read of a provenan
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class DeltaBase:
-    """The model that a delta needs, and where it was.
+def base_of(model: Model) -> DeltaBase:
+    """Return the identity of a model, on which a delta may be based.
 
-    Attributes:
-        fingerprint: the result of `fingerprint(model)`
-        name: the papers' notation, ViT-B/16
-        source: the argument of `vitlab.load`, if known
-        commit: of a model from the Hugging Face Hub
-        nearby: the source relative to the delta's folder, if it was a file or folder
-        classes: outputs of its classifier
-        image_size: its input, in pixels
+    Raises:
+        WeightsError: the model is fused.
     """
-
-    fingerprint: str
-    name: str
-    source: str | None
-    commit: str | None
-    nearby: str | None
-    classes: int
-    image_size: Size
-
-    @classmethod
-    def of(cls, model: Model) -> Self:
-        """Return the identity of a model.
-
-        Raises:
-            WeightsError: the model is fused.
-        """
-        config = model.config
-        about = model.provenance
-        source = model.source or about.get("source")
-        commit = about.get("commit")
-        return cls(
-            fingerprint(model),
-            config.name,
-            source and str(source),
-            commit and str(commit),
-            None,
-            config.classes,
-            config.image_size,
-        )
-
-    def __str__(self) -> str:
-        place = f"{self.source}, " if self.source else ""
-        return f"{self.name} ({place}fingerprint {self.fingerprint[:12]})"
+    config = model.config
+    about = model.provenance
+    source = model.source or about.get("source")
+    commit = about.get("commit")
+    return DeltaBase(
+        fingerprint(model),
+        config.name,
+        source and str(source),
+        commit and str(commit),
+        None,
+        config.classes,
+        config.image_size,
+    )
 
 
 def description(config: ModelConfig) -> Fields:

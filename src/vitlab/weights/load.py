@@ -18,17 +18,19 @@ from vitlab.models.model import Model
 from vitlab.public_calls import public
 from vitlab.recorded_paths import base_of_run, places, read_agreeing
 from vitlab.weights.adapters import unaltered, with_adapter, with_base
-from vitlab.weights.assembly import StateDict, fitted, whole_state
+from vitlab.weights.assembly import empty, fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
+from vitlab.weights.delta_base import DeltaBase
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.records import warning, whole, words
 from vitlab.weights.hub import describe, fetch, is_hub_name, missing, not_here
-from vitlab.weights.identity import DeltaBase, fingerprint
+from vitlab.weights.identity import base_of, fingerprint
 from vitlab.weights.matching import collect, unused, with_channels
 from vitlab.weights.sharded import CONFIG, Fields
 from vitlab.weights.source import StoredTensors, readable
+from vitlab.weights.state import StateDict
 
 OF_HEAD = words(  # in a provenance
     "temperature calibration thresholds thresholds_chosen multi_label metrics"
@@ -148,8 +150,8 @@ def recognize(
         )
         source = dropped(source, hints.drop)
     with unaltered(source), readable(path):
-        for each in sorted(FORMATS, key=lambda each: each.kind != source.kind):
-            if (reading := each.reads(source, hints)) is not None:
+        for each in sorted(FORMATS.values(), key=lambda each: each.kind != source.kind):
+            if (reading := each.reads(source, hints, empty)) is not None:
                 reading = with_channels(reading, source) if "channels" in hints.choices else reading
                 origins = {**reading.origins, **dict.fromkeys(hints.choices, "option")}
                 doubts = warning(path, reading.config, origins)
@@ -314,7 +316,7 @@ def _base_model(
             (model, is_base), _ = read_agreeing(where, read, lambda found: found[1])
             if is_base:
                 return model
-            reason = f"{model.source} is {DeltaBase.of(model)}"
+            reason = f"{model.source} is {base_of(model)}"
     except UserError as error:
         reason = str(error)
     raise WeightsError(

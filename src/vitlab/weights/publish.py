@@ -18,11 +18,11 @@ from vitlab.models.model import Model
 from vitlab.progress import named_if_slow
 from vitlab.public_calls import public
 from vitlab.recorded_paths import strip_places
-from vitlab.weights.assembly import unwrapped
 from vitlab.weights.formats.records import rules
 from vitlab.weights.hub import CARD, check_hub, is_hub_name, refused, repository
 from vitlab.weights.save import save
 from vitlab.weights.sharded import INDEX, UNLIKE, Fields
+from vitlab.weights.state import unwrapped
 
 VIT = "An Image is Worth 16x16 Words (arXiv 2010.11929)"
 THREE = "Three things everyone should know about Vision Transformers (arXiv 2203.09795)"

@@ -26,8 +26,8 @@ from vitlab.recorded_paths import (
     run_of,
     strip_places,
 )
-from vitlab.weights.adapters import BASE, adapter_of
-from vitlab.weights.assembly import StateDict, unwrapped, whole_state
+from vitlab.weights.adapters import BASE
+from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.containers.parts import some
 from vitlab.weights.formats.catalog import PEFT, format_named
 from vitlab.weights.formats.entries import Entry, written
@@ -48,6 +48,8 @@ from vitlab.weights.sharded import (
     beside,
     write_tensors,
 )
+from vitlab.weights.state import StateDict, unwrapped
+from vitlab.weights.write_adapter import adapter_of
 
 ARCHIVE = "model.npz"
 GIVE = "give --base (Python: base=…)"
@@ -90,7 +92,7 @@ def save(
     chosen = format_named(_library(before.source) if before else to)
     check_replaced(folder)
     state = whole_state(model)
-    writing = chosen.writes(model.config, strip_places(model.provenance))
+    writing = chosen.writes(model.config, strip_places(model.provenance), empty)
     if writing.stored is not None and writing.stored != model.config:
         model = model.remade(writing.stored, state)
         state = model.state_dict()

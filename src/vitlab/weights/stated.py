@@ -11,32 +11,14 @@ from vitlab.files import read_bytes
 from vitlab.images import Size
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.options import Options, at_least, hints, option, options_of
+from vitlab.weights.file_options import Named
 from vitlab.weights.formats.records import SILENT
-from vitlab.weights.sharded import Fields
 
 LIMIT = 10_000_000  # bytes of a file of class names
 # Of `SILENT`, what decides which tensors there are, so that every reader knows it from them.
 KNOWN = ("image_size", "positions_at", "stem_act", "queries")
 OF_IMAGES = ("interpolation", "crop", "fit", "tokens")  # how they are prepared
 FIELDS = tuple(name for name in SILENT if name not in KNOWN)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Named(Options):
-    """Model and tensors of weights whose file does not state them."""
-
-    name: str = option(
-        "", "the model in the file, if it does not say: ViT-B/16, or timm's vit_base_patch16_224"
-    )
-    part: str = option("", "which model of a file that holds several, such as teacher or student")
-    drop: tuple[str, ...] = option(
-        (), "tensors to leave out, by name or pattern, such as 'head_aux.*'"
-    )
-    base: str = option("", "base of a LoRA adapter or a delta, if it is not at its recorded place")
-
-    def arguments(self) -> Fields:
-        """Return the arguments of `vitlab.load` that were given."""
-        return {name: value for name, value in vars(self).items() if value not in (None, "", ())}
 
 
 def _with(base: type[Options], names: Iterable[str]) -> Any:

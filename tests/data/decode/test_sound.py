@@ -14,7 +14,8 @@ from conftest import call, photo_folder
 from oracles import peers
 from vitlab.data.decode import formats
 from vitlab.data.decode.media import stored_file
-from vitlab.data.decode.sound import LOGARITHMS, PADDING, STEP, Clip, log_mel, normalization
+from vitlab.data.decode.sound import PADDING, Clip, log_mel
+from vitlab.data.decode.spectrograms import LOGARITHMS, STEP, normalization
 from vitlab.data.open import open_images
 from vitlab.data.summary import input_shape
 from vitlab.errors import DataError, ImageError

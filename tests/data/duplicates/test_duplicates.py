@@ -19,7 +19,7 @@ from vitlab.data.duplicates.candidates import Cells, describe, mirror, parts
 from vitlab.data.duplicates.finding import compare, find
 from vitlab.data.duplicates.signatures import signatures
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.folders import image_paths, named_files
+from vitlab.data.sources.image_files import image_paths, named_files
 from vitlab.data.sources.memory import Arrays, digits
 from vitlab.data.sources.pictures import Pictures
 from vitlab.errors import DataError

@@ -16,7 +16,7 @@ from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
-from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.memory import Arrays
 from vitlab.images import ImageSpec
 from vitlab.models.config import ViTConfig

@@ -26,7 +26,7 @@ from vitlab.data.loading.cache import CachedImages, cached
 from vitlab.data.loading.loader import Upload, choose_workers, loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
-from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.memory import digits
 from vitlab.data.summary import divided, input_shape
 from vitlab.errors import DataError

@@ -14,6 +14,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.tables import quietly
+from vitlab.data.splits import split_opened
 from vitlab.data.summary import input_shape
 from vitlab.errors import DataError
 
@@ -40,10 +41,10 @@ def test_parquet(tmp_path: Path, monkeypatch) -> None:
     assert splits.test.image(3).content()[:4] == b"\x89PNG"
     assert splits.test.name(3).endswith("test row 3")
     assert input_shape(splits.train) == (16, 3)
-    known = open_images(folder, classes=("green", "red", "x")).splits()
+    known = split_opened(open_images(folder, classes=("green", "red", "x")))
     assert known.test.labels.values.tolist() == [1, 0] * 3
     with pytest.raises(ValueError, match="contains class 'green'"):
-        open_images(folder, classes=("red", "x")).splits()
+        split_opened(open_images(folder, classes=("red", "x")))
     shutil.copytree(folder, tmp_path / "downloaded" / "data")
     assert len(open_to_learn(str(tmp_path / "downloaded")).test) == 6
     file = str(next(Path(folder).glob("train*.parquet")))

@@ -15,6 +15,7 @@ from conftest import TINY, call, photo
 from made_files import png, tarred
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.splits import split_opened
 from vitlab.data.summary import missing_lines
 from vitlab.errors import DataError
 
@@ -107,7 +108,7 @@ def test_a_class_that_only_one_split_has(kind: str, tmp_path: Path) -> None:
 def test_a_model_is_evaluated_on_whatever_classes_it_knows(tmp_path: Path) -> None:
     """The training images of the data play no part there."""
     data = parquet("names")(tmp_path, {"train": ["ant", "bee"], "test": ["bee", "dog"]})
-    splits = open_images(data, classes=tuple(NAMES)).splits()
+    splits = split_opened(open_images(data, classes=tuple(NAMES)))
     assert splits.test.labels.values.tolist() == [1, 3]
 
 

@@ -24,6 +24,7 @@ from vitlab.data.sources.folders import names_below
 from vitlab.data.sources.memory import digits
 from vitlab.data.sources.request import Found, Part, Request
 from vitlab.data.sources.source import counts
+from vitlab.data.splits import group_by_split
 from vitlab.data.summary import input_shape
 from vitlab.errors import DataError
 
@@ -34,7 +35,7 @@ def test_class_folders(photos: Path) -> None:
     (photos / "empty").mkdir()
     splits = open_to_learn(str(photos))
     assert splits.classes == ("blue", "green", "red")
-    assert set(open_images(str(photos)).by_split()) == {"train", "test"}
+    assert set(group_by_split(open_images(str(photos)))) == {"train", "test"}
     assert sum(counts(splits.train).values()) + sum(counts(splits.test).values()) == 60
     assert all(1 <= count <= 8 for count in counts(splits.test).values())  # a fifth of 20, or so
     assert any("empty: no images" in note for note in splits.notes)

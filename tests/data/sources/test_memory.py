@@ -19,6 +19,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
+from vitlab.data.splits import group_by_split
 from vitlab.errors import DataError, ImageError
 from vitlab.models.config import ViTConfig
 
@@ -206,7 +207,7 @@ def test_images_without_labels(files: list[Path]) -> None:
         found = open_images(data, "optional")
         assert found.lacks
         assert (len(found.every()), found.every().classes) == (count, ())
-        assert set(found.by_split()) == {"all"}
+        assert set(group_by_split(found)) == {"all"}
         assert len(open_images(data, "ignored").every()) == count
         with pytest.raises(UnlabeledError):
             open_images(data)

@@ -18,8 +18,9 @@ import vitlab
 from conftest import TINY, call, photo
 from made_files import encoded, tarred
 from object_server import Fault, Objects, served
-from vitlab.data import holdout
+from vitlab.data import identities as numbering
 from vitlab.data.duplicates.signatures import signatures
+from vitlab.data.identities import identities
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
@@ -419,15 +420,15 @@ def test_parquet_files(server, tmp_path, monkeypatch) -> None:
 
 def test_many_bytes_are_not_read_to_identify_images(server, shards, monkeypatch, capsys) -> None:
     source, some = open_images(shards).every(), np.array([5, 2, 17])
-    whole = holdout.identities(source)
+    whole = identities(source)
     server.requests.clear()
-    assert np.array_equal(holdout.identities(Subset(source, some)), whole[some])
-    monkeypatch.setattr(holdout, "MOST_READ", 1000)
-    found = holdout.identities(source)
-    assert np.array_equal(holdout.identities(Subset(source, some)), found[some])
+    assert np.array_equal(identities(Subset(source, some)), whole[some])
+    monkeypatch.setattr(numbering, "MOST_READ", 1000)
+    found = identities(source)
+    assert np.array_equal(identities(Subset(source, some)), found[some])
     assert not server.requests
     assert not np.array_equal(found, whole)
     assert len(np.unique(found)) == len(source)
-    assert (found >= holdout.NUMBERS).all()
-    assert np.array_equal(found, holdout.identities(open_images(shards).every()))
+    assert (found >= numbering.NUMBERS).all()
+    assert np.array_equal(found, identities(open_images(shards).every()))
     assert "identified by their places in their shards" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from vitlab.data.open import open_images
 from vitlab.data.sources import remote
 from vitlab.data.sources import tar_shards as tar
 from vitlab.data.sources.tar_shards import index_shard
+from vitlab.data.splits import split_opened
 from vitlab.errors import DataError
 
 
@@ -74,7 +75,9 @@ def test_class_names_beside_the_shards(three: Path) -> None:
     (three / "classes.txt").write_text("rot\ngrün\nblau\nnie\n")
     splits = open_to_learn(str(three))
     assert splits.classes == ("rot", "grün", "blau", "nie")
-    moved = open_images(str(three), classes=("blau", "rot", "grün")).splits().train.labels.values
+    moved = split_opened(
+        open_images(str(three), classes=("blau", "rot", "grün"))
+    ).train.labels.values
     assert moved.tolist() == [(label + 1) % 3 for label in splits.train.labels.values.tolist()]
     for text, words in (
         (b"a\nb\n", "label '2' is not one of its 2 classes"),

@@ -14,7 +14,7 @@ import pytest
 from conftest import call, photo, photo_folder
 from made_files import png
 from vitlab.data.exists import is_hub_data
-from vitlab.data.holdout import identities
+from vitlab.data.identities import identities
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.open import Opened, open_images

@@ -9,6 +9,7 @@ from data.vtab.fakes import listed
 from vitlab.data.exists import check_each
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.splits import split_opened
 from vitlab.data.vtab import BY_NAME, available, brightened, open_task
 from vitlab.errors import DataError
 
@@ -72,9 +73,9 @@ def test_what_cannot_be_found_is_said(tmp_path: Path) -> None:
 def test_the_classes_of_a_model_must_be_the_tasks(tmp_path: Path) -> None:
     listed(tmp_path / "svhn")
     known = tuple(f"svhn {number}" for number in range(10))
-    assert open_images(f"vtab:{tmp_path}/svhn", classes=known).splits().classes == known
+    assert split_opened(open_images(f"vtab:{tmp_path}/svhn", classes=known)).classes == known
     with pytest.raises(DataError, match=r"svhn train contains class 'svhn 0', which is not in"):
-        open_images(f"vtab:{tmp_path}/svhn", classes=("cat", "dog")).splits()
+        split_opened(open_images(f"vtab:{tmp_path}/svhn", classes=("cat", "dog")))
 
 
 def test_images_of_zeros_and_ones_are_widened(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from conftest import photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.evaluation.answers import SingleAnswers, answers_of
 from vitlab.evaluation.paired_tests import same_images
 from vitlab.evaluation.run_predictions import Examined, image_keys

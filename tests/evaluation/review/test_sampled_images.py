@@ -11,6 +11,7 @@ from conftest import photo
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.sources.source import Subset
+from vitlab.data.splits import split_opened
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import look_at, sample, thumbnail
 from vitlab.evaluation.infer import predict
@@ -56,7 +57,7 @@ def test_without_a_classifier_or_of_many_sizes(tmp_path: Path) -> None:
     model = vitlab.create(
         "ViT(width=16,depth=1,heads=2,mlp=32)/8", classes=0, image_size=32, fit="native"
     )
-    splits = open_images(str(tmp_path)).splits()
+    splits = split_opened(open_images(str(tmp_path)))
     source = splits.whole
     assert source is not None
     seen = look_at(model, source, np.arange(len(source)), 12, Compute(CPU))

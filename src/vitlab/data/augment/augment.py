@@ -20,9 +20,9 @@ from vitlab.data.augment.draws import ERASE, mirrored
 from vitlab.data.augment.ops import affine, compose, photometric, sample
 from vitlab.data.augment.policy import Codes, Floats, Op, send
 from vitlab.data.settings import Augment
-from vitlab.device import WITHOUT_FLOAT64, sent
 from vitlab.images import ImageSpec
 from vitlab.models.packed import Packed
+from vitlab.on_device import WITHOUT_FLOAT64, sent
 
 CACHED = 2**20  # values at once on a CPU, which is several times faster within its cache
 AREA, ASPECT, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitlab.data.augment.draws import JITTER, RAND, THREE, has_chances
 from vitlab.data.settings import Augment
-from vitlab.device import sent
+from vitlab.on_device import sent
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]

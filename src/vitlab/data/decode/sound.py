@@ -29,15 +29,11 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.colors import convert
 from vitlab.data.decode.pixels import ChooseBox, Pixels
+from vitlab.data.decode.spectrograms import BINS, FFT, HOP, LOWEST, RATE, STEP, WINDOW
 from vitlab.data.decode.stored import Recording
 from vitlab.errors import ImageError
 from vitlab.packages import needed
 
-RATE, WINDOW, HOP, FFT = 16_000, 400, 160, 512  # per second, samples
-BINS, FRAMES = 128, 1024  # of AST
-# the logarithm at level 0, and between two levels
-LOWEST = -15.95
-STEP = 0.11
 PADDING = round(-LOWEST / STEP)  # exactly a logarithm of 0
 FLOOR = 1.1920929e-07  # of an energy
 RATES = 1_000, 384_000  # that can be resampled in reasonable memory
@@ -49,7 +45,6 @@ REACH = 10  # of the filter, in samples of the lower rate on each side
 _BLOCK = 2**18  # samples of all channels that are read at a time
 _PART = 4096  # columns that are computed at a time
 _SEEKABLE = ("WAV", "WAVEX", "RF64", "FLAC")  # exactly, in any part
-LOGARITHMS = {"mean": -4.2677393, "std": 2 * 4.5689974}  # AST's normalization, on AudioSet
 
 
 @dataclass(frozen=True)
@@ -208,11 +203,6 @@ def levels(wave: NDArray[np.float32], bins: int) -> Pixels:
         values = log_mel(wave[at * HOP : (end - 1) * HOP + WINDOW], bins)
         pixels[:, at:end, 0] = np.rint((values - LOWEST) / STEP).clip(0, 255).astype(np.uint8)
     return pixels
-
-
-def normalization(mean: float, std: float) -> dict[str, tuple[float]]:
-    """Return mean and std of pixels in [0, 1] for those of logarithms."""
-    return {"mean": ((mean - LOWEST) / (255 * STEP),), "std": (std / (255 * STEP),)}
 
 
 @lru_cache(maxsize=8)

@@ -68,6 +68,18 @@ class StoredImage(ABC):
         pixels = self.decode(channels)
         return pixels, choose(*pixels.shape[:2])
 
+    def fitted(
+        self, size: tuple[int, int], channels: int, choose: ChooseBox | None
+    ) -> Pixels | None:
+        """Return the part that a model sees, where its kind is not resized, as sounds: here None.
+
+        Args:
+            size: its rows and columns
+            channels: of the result
+            choose: a random box of the whole; None for the usual part
+        """
+        return None
+
     def compact(self, side: int, quality: int) -> tuple[bytes, str]:
         """Return a file for a copy of the data, here a PNG, and the ending of its name.
 

@@ -21,6 +21,7 @@ from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Source
+from vitlab.data.splits import split_opened
 from vitlab.progress import named_if_slow
 
 _ALLOWED = 43.0  # units that a pair may miss, times the shorter side in pixels: 1.34 at 32 pixels
@@ -218,7 +219,7 @@ def sets(
         return _side(first, "train"), _side(open_images(test, "optional", columns=columns), "test")
     if first.unsplit is not None:
         return first.every(), None
-    splits = first.splits()
+    splits = split_opened(first)
     return splits.train, splits.test
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from vitlab.data.decode.crop import crop_resize, cut_resize
 from vitlab.data.decode.crop_box import resized_box, whole_box
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
-from vitlab.data.decode.sound import Clip
 from vitlab.data.decode.stored import EncodedImage, StoredImage
 from vitlab.data.loading.views import View
 from vitlab.data.sources.source import Source
@@ -41,8 +40,8 @@ def fitted_image(
     Raises:
         ImageError: it cannot be decoded.
     """
-    if isinstance(image, Clip):
-        return image.fitted(spec.size, spec.channels, choose if quick else None)
+    if (part := image.fitted(spec.size, spec.channels, choose if quick else None)) is not None:
+        return part
     choose = choose or center(spec)
     size = spec.size
     if spec.fit == "native":

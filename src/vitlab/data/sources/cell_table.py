@@ -26,7 +26,7 @@ from vitlab.data.rules import (
     usual_columns,
 )
 from vitlab.data.settings import Columns
-from vitlab.data.sources.folders import LabeledFiles
+from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.request import NO_LABELS, Found, Part, Request
 from vitlab.data.sources.source import Source, Subset, grouped, numbered

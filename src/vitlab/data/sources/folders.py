@@ -1,4 +1,4 @@
-"""Image files as a source, and where they are: files, globs, the names in a folder."""
+"""Where image files are: files, globs, the names in a folder."""
 
 import sys
 from collections import Counter
@@ -11,66 +11,17 @@ import numpy as np
 
 from vitlab.data.class_names import merge_names
 from vitlab.data.decode.formats import CLIPS, LISTED, READABLE, SUFFIXES, is_image_file
-from vitlab.data.decode.media import stored_file
-from vitlab.data.decode.stored import StoredImage
 from vitlab.data.exists import PATTERN, STDIN
 from vitlab.data.folder_names import is_system_name
 from vitlab.data.labels import Classes, Labels, SingleLabels
 from vitlab.data.sources.file_tree import BESIDE, MOST_LOOKED_INTO, FileTree, list_folder, suffix_of
-from vitlab.data.sources.paths import Names, read_image, read_text, some
-from vitlab.data.sources.remote import braces, expand, is_url
-from vitlab.data.sources.request import Found, Part, Request, blank
+from vitlab.data.sources.image_files import LabeledFiles, image_paths, named_files
+from vitlab.data.sources.paths import Names, read_text
+from vitlab.data.sources.remote import expand
+from vitlab.data.sources.request import Found, Part, Request
+from vitlab.data.sources.urls import braces, is_url
 from vitlab.errors import DataError
 from vitlab.units import counted
-
-
-@dataclass(frozen=True)
-class LabeledFiles:
-    """Image files, each with its label; paths are relative to the root."""
-
-    root: Path
-    paths: Sequence[str]
-    labels: Labels
-    classes: tuple[str, ...]
-    in_memory: ClassVar[bool] = False
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def image(self, index: int) -> StoredImage:
-        """Read one file.
-
-        Raises:
-            ImageError: it cannot be read, or is too large.
-        """
-        name = self.name(index)
-        return stored_file(read_image(Path(name), name), name)
-
-    def name(self, index: int) -> str:
-        """Return the path of a file."""
-        return str(self.root / self.paths[index])
-
-
-def image_paths(paths: Sequence[str], root: Path = Path()) -> LabeledFiles:
-    """Return image files, relative to a root, as a source without labels."""
-    return LabeledFiles(root, Names.of(paths), blank(len(paths)), ())
-
-
-def named_files(paths: Sequence[str], title: str) -> LabeledFiles:
-    """Return files that are named one by one, as a source without labels.
-
-    Raises:
-        DataError: some of them do not exist.
-    """
-    whole = [str(Path(each).expanduser()) for each in paths]
-    missing = [each for each in whole if not Path(each).is_file()]
-    if len(missing) == 1:
-        raise DataError(f"no such file: {missing[0]}")
-    if missing:
-        raise DataError(
-            f"{len(missing):,} of the {len(paths):,} files of {title} do not exist: {some(missing)}"
-        )
-    return image_paths(whole)
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,11 @@ from vitlab.data.rules import (
 )
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
-from vitlab.data.sources.folders import image_paths, visible
+from vitlab.data.sources.folders import visible
+from vitlab.data.sources.image_files import image_paths
 from vitlab.data.sources.paths import Inside, read_text, some
-from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import Found, Part, Request
+from vitlab.data.sources.urls import is_url
 from vitlab.data.split_words import SPLIT_OF
 from vitlab.errors import DataError
 

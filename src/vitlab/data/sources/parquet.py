@@ -23,9 +23,10 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.lists import open_path_rows
-from vitlab.data.sources.paths import Inside, read_image
-from vitlab.data.sources.remote import KeptParts, expand, is_url, reason, stamp
+from vitlab.data.sources.paths import Inside, read_image, reason
+from vitlab.data.sources.remote import KeptParts, expand, stamp
 from vitlab.data.sources.request import Found, Part, Request, blank, by_split, split_file_lines
+from vitlab.data.sources.urls import is_url
 from vitlab.errors import DataError, ImageError
 from vitlab.files import check_regular
 from vitlab.packages import check_installed, needed

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import MAX_BYTES
-from vitlab.data.sources.remote import reason
 from vitlab.errors import DataError, ImageError
 from vitlab.files import follow_links, read_bytes
 
@@ -144,3 +143,11 @@ def _is_ring(path: Path) -> bool:
     except OSError as error:
         return error.errno == errno.ELOOP
     return False
+
+
+def reason(error: BaseException) -> str:
+    """Return in a few words why a file could not be read."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, FileNotFoundError):
+        text = "no such file"
+    return " ".join(str(text).split())[:200]

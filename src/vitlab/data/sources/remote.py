@@ -14,8 +14,6 @@ it is complete, and those that were used longest ago go first.
 
 import glob
 import hashlib
-import itertools
-import math
 import os
 import random
 import re
@@ -31,6 +29,8 @@ from http.client import responses
 from pathlib import Path
 from typing import Any
 
+from vitlab.data.sources.paths import reason
+from vitlab.data.sources.urls import braces, is_url
 from vitlab.errors import DataError, RefusedError, SourceError
 from vitlab.files import explained, follow_links, staged_file
 from vitlab.packages import check_installed
@@ -44,7 +44,6 @@ THREADS = 16  # requests at a time
 # bytes between two reads that become one, and of one request
 NEAR = 2**16
 MOST = 2**23
-MOST_NAMES = 100_000  # that one brace pattern may expand to
 PACKAGES = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 
 _ONCE = {"retries": {"total_max_attempts": 1}}  # what is tried again is decided here
@@ -59,11 +58,6 @@ _NAMES = (  # of botocore, azure.core, google.auth and http.client
     "IncompleteRead", "IncompleteReadError", "ReadTimeoutError", "ResponseStreamingError",
     "ServiceRequestError", "ServiceResponseError", "TransportError",
 )  # fmt: skip
-
-
-def is_url(place: str) -> bool:
-    """Return whether a place has a protocol, as `s3://bucket/key`; never a command."""
-    return re.match(r"[a-z][a-z0-9+.-]*://", place) is not None
 
 
 @dataclass(frozen=True)
@@ -280,14 +274,6 @@ def _is_transport(error: BaseException) -> bool:
     return own or isinstance(error, OSError | EOFError)
 
 
-def reason(error: BaseException) -> str:
-    """Return in a few words why a file could not be read."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    if isinstance(error, FileNotFoundError):
-        text = "no such file"
-    return " ".join(str(text).split())[:200]
-
-
 def expand(pattern: str) -> list[str]:
     """Return the files that a path, a glob or a brace pattern stands for, in order.
 
@@ -309,26 +295,6 @@ def expand(pattern: str) -> list[str]:
     if not places:
         raise DataError(f"no such file: {pattern}")
     return places
-
-
-def braces(pattern: str) -> list[str]:
-    """Expand a brace pattern, from left to right; without braces it stays as it is."""
-    parts = re.split(r"\{([^{}]*)\}", pattern)
-    choices = [[part] if place % 2 == 0 else _choices(part) for place, part in enumerate(parts)]
-    if math.prod(map(len, choices)) > MOST_NAMES:
-        raise DataError(f"{pattern} expands to more than {MOST_NAMES:,} files, too many")
-    return ["".join(words) for words in itertools.product(*choices)]
-
-
-def _choices(inside: str) -> list[str]:
-    """Expand a pair of braces, up to one name more than is allowed."""
-    ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", inside)
-    if ends is None:
-        return inside.split(",") if "," in inside else ["{" + inside + "}"]
-    first = int(ends[1])
-    last = int(ends[2])
-    wide = len(ends[1]) if ends[1].startswith("0") else 0
-    return [f"{number:0{wide}d}" for number in range(first, last + 1)[: MOST_NAMES + 1]]
 
 
 # What was read before

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Integers, Labels
-from vitlab.data.sources.paths import Names
-from vitlab.data.sources.remote import KeptParts, is_url, read_parts, reason
+from vitlab.data.sources.paths import Names, reason
+from vitlab.data.sources.remote import KeptParts, read_parts
 from vitlab.data.sources.source import digests
+from vitlab.data.sources.urls import is_url
 from vitlab.errors import ImageError
 
 AHEAD = 2**27  # bytes of images that are read before they are asked for

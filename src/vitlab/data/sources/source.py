@@ -301,3 +301,32 @@ class AlteredImage(StoredImage):
     def content(self) -> bytes:
         """Return the stored bytes."""
         return self.stored.content()
+
+
+def groups_known(source: Source) -> bool:
+    """Return whether the data names groups."""
+    return noted(source, "group") is not None
+
+
+def origin(part: Source, whole: Source | None = None) -> tuple[Source, Integers]:
+    """Return the source that a part was taken from, and the numbers of its images there.
+
+    Args:
+        part: any source
+        whole: one to stop at; without it, the first source that has images of its own
+    """
+    if part is not whole:
+        match part:
+            case Subset(inner, indices):
+                found, numbers = origin(inner, whole)
+                return found, numbers[indices]
+            case Relabeled(whole=inner) | Noted(whole=inner):
+                return origin(inner, whole)
+    return part, np.arange(len(part))
+
+
+def without(source: Source, images: Sequence[int] | Integers) -> Source:
+    """Return a source without some of its images."""
+    if not len(images):
+        return source
+    return Subset(source, np.setdiff1d(np.arange(len(source)), images))

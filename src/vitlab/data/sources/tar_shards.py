@@ -42,17 +42,8 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, open_rows
 from vitlab.data.sources.file_tree import ARCHIVES, BESIDE, MOST_LOOKED_INTO
 from vitlab.data.sources.folders import holds_images
-from vitlab.data.sources.paths import Names, some
-from vitlab.data.sources.remote import (
-    THREADS,
-    KeptParts,
-    expand,
-    is_url,
-    read_part,
-    read_whole,
-    reason,
-    stamp,
-)
+from vitlab.data.sources.paths import Names, reason, some
+from vitlab.data.sources.remote import THREADS, KeptParts, expand, read_part, read_whole, stamp
 from vitlab.data.sources.request import (
     NO_LABELS,
     Found,
@@ -64,6 +55,7 @@ from vitlab.data.sources.request import (
 )
 from vitlab.data.sources.shards import Shards
 from vitlab.data.sources.tar_folders import open_by_folder
+from vitlab.data.sources.urls import is_url
 from vitlab.errors import DataError, RefusedError, UserError
 from vitlab.files import check_regular, read_bytes, write_text
 from vitlab.places import cache_folder

@@ -29,9 +29,9 @@ from vitlab.data.labels import Classes, Integers, Labels
 from vitlab.data.sources.file_tree import FileTree, Listing, add_folder, look_into
 from vitlab.data.sources.layouts import open_tree
 from vitlab.data.sources.lists import METADATA
-from vitlab.data.sources.paths import Names, decode_text, some
-from vitlab.data.sources.remote import is_url, reason
+from vitlab.data.sources.paths import Names, decode_text, reason, some
 from vitlab.data.sources.request import Found, Request
+from vitlab.data.sources.urls import is_url
 from vitlab.errors import DataError, ImageError
 from vitlab.files import check_regular
 from vitlab.units import counted

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.device import with_float64
 from vitlab.evaluation.answers import Float32s, Floats, Integers
+from vitlab.on_device import with_float64
 
 By = Literal["logistic", "ridge", "means"]
 BLOCK = 4096  # rows

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.data.holdout import chances, groups_known
+from vitlab.data.holdout import chances
 from vitlab.data.labels import Numbers, SingleLabels
-from vitlab.data.sources.source import Source, Subset
+from vitlab.data.sources.source import Source, Subset, groups_known
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Float32s, Integers, check_numbers
 from vitlab.evaluation.calibration import temperature_of

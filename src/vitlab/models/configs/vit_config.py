@@ -15,7 +15,7 @@ from vitlab.models.configs.model_config import (
 )
 from vitlab.models.grid import check_multiple
 from vitlab.models.names import vit_name
-from vitlab.models.registry import kinds, used_options, where_used
+from vitlab.models.registry import kind_named, used_options, where_used
 from vitlab.options import above, at_least, below, option, when
 
 COLORS = 3  # channels of a frame
@@ -257,7 +257,7 @@ class ViTConfig(ModelConfig):
         if self.positions_size is not None and self.at_positions.grid == self.grid:
             object.__setattr__(self, "positions_size", None)
         for field, value in (("stem", self.stem), ("positions", self.positions)):
-            kinds(field)[value].check(self)
+            kind_named(field, value).check(self)
 
     def _check_extent(self) -> None:
         """Refuse a model of more blocks or parameters than could be built."""
@@ -330,7 +330,7 @@ class ViTConfig(ModelConfig):
 
     def sized(self, image_size: Size) -> Self:
         """Return the same for another image size, with the positions that are stored."""
-        stored = "positions_size" in kinds("positions")[self.positions].uses
+        stored = "positions_size" in used_options("positions")[self.positions]
         size = self.at_positions.image_size if stored else None
         return replace(self, image_size=image_size, positions_size=size)
 

@@ -10,11 +10,11 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from vitlab.device import sent
 from vitlab.models.encoder.attention import Attention, Heads, attend
 from vitlab.models.encoder.block import draw_kept
 from vitlab.models.grid import Grid
 from vitlab.models.positions.positions import Positions
+from vitlab.on_device import sent
 
 HALF = (torch.float16, torch.bfloat16)
 

@@ -30,6 +30,7 @@ from vitlab.files import write_text
 from vitlab.models.create import MODEL_OF, build
 from vitlab.models.fast.engines import FP32, RUNTIMES, available, made, near, patterns
 from vitlab.models.model import Model
+from vitlab.on_device import exact
 from vitlab.packages import check_installed
 from vitlab.places import cache_folder
 from vitlab.precision import Engine, Precision, check_precision, multiplies_bf16
@@ -263,7 +264,7 @@ def answers(model: Model, images: Tensor) -> tuple[Tensor, ...]:
     features, inner = model.judge(images)
     far = features.new_zeros(len(images))
     if inner is not None and model.unlike is not None:
-        far = model.unlike.distances(devices.exact(inner))
+        far = model.unlike.distances(exact(inner))
     # graphs of all tokens are compared when they are made
     tokens = features if model.engine in RUNTIMES else model.encode(images)
     logits = model(images) if model.config.classes else features.new_zeros(len(images), 1)

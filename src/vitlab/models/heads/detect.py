@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.configs.vit_config import ViTConfig
@@ -24,6 +23,7 @@ from vitlab.models.heads.queries import (
     three_layers,
 )
 from vitlab.models.model import Model
+from vitlab.on_device import sent
 from vitlab.values import check_names
 
 FIRST = 0.25  # sides of the first boxes, in shares of the image's

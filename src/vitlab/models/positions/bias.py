@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.device import exact, sent
 from vitlab.errors import OptionError
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.positions.positions import Inner, OwnOrShared
+from vitlab.on_device import exact, sent
 
 # Rows and columns to the patch that a head starts with: sides first, then corners
 NEIGHBORS = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))
@@ -22,7 +22,6 @@ class Bias(OwnOrShared):
     """
 
     name = "bias"
-    uses = ("positions_at", "positions_size", "bias_locality")
     undecayed = ("table",)
     places: Tensor
 
@@ -150,7 +149,6 @@ class Relative(OwnOrShared):
     """
 
     name = "relative"
-    uses = ("positions_at",)
     undecayed = ("table",)
 
     def __init__(self, config: ViTConfig) -> None:

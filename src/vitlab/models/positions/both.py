@@ -80,7 +80,6 @@ class LearnedAndBias(Both):
     """Learned positions, and a learned bias for each 2-D offset and head (BEiT, both at once)."""
 
     name = "1d+bias"
-    uses = ("positions_at", "positions_size", "bias_locality")
     takes_extra = False
     within = Bias
 
@@ -89,5 +88,4 @@ class LearnedAndRotary(Both):
     """Learned positions, and rotation by the patch's place (EVA-02, Perception Encoder)."""
 
     name = "1d+rope"
-    uses = ("positions_size", "rope_base", "rope_kind")
     within = Rotary

@@ -18,7 +18,6 @@ class Learned(Added):
     """
 
     name = "1d"
-    uses = ("positions_at", "positions_size")
     undecayed = ("table",)
 
     def __init__(self, config: ViTConfig) -> None:
@@ -42,7 +41,6 @@ class Grid(Added):
     """
 
     name = "2d"
-    uses = ("positions_at", "positions_size")
     undecayed = ("rows", "columns")
 
     def __init__(self, config: ViTConfig) -> None:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from vitlab.errors import OptionError
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.grid import Grid
-from vitlab.models.registry import Component, kinds
+from vitlab.models.registry import Component, kind_named
 
 MOST = 256  # grids that are kept, the oldest of which goes first
 
@@ -258,6 +258,6 @@ def on_grid(config: ViTConfig, grid: Grid) -> ViTConfig:
 
 def scheme_of(config: ViTConfig) -> type[Positions]:
     """Return the class of the positions that a configuration names."""
-    kind = kinds("positions")[config.positions]
+    kind = kind_named("positions", config.positions)
     assert issubclass(kind, Positions)
     return kind

@@ -21,7 +21,6 @@ class Rotary(Inner):
     """
 
     name = "rope"
-    uses = ("rope_base", "rope_kind")
     cos: Tensor
     sin: Tensor
 

@@ -20,7 +20,6 @@ class SinCos(Added):
     """
 
     name = "sincos"
-    uses = ("positions_at",)
     table: Tensor
 
     def __init__(self, config: ViTConfig) -> None:

@@ -15,7 +15,6 @@ class Hybrid(Stem):
     """A ResNet's map, cut into patches, often of one place each (ViT paper, 3.1, Hybrid)."""
 
     name = "resnet"
-    uses = ("stages", "resnet")
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.layers import reset_dense
 from vitlab.models.packed import Packed
-from vitlab.models.registry import Component, kinds
+from vitlab.models.registry import Component, kind_named
+from vitlab.on_device import exact
 
 Filter = Literal["bilinear", "bicubic"]
 
@@ -142,7 +142,6 @@ class Linear(Convolutions):
     """
 
     name = "linear"
-    uses = ("stem_norm", "stem_act", "stem_bias", "stem_stride")
 
     def __init__(self, config: ViTConfig) -> None:
         channels, width, patch = config.channels, config.width, config.patch
@@ -204,7 +203,6 @@ class HierarchicalMLP(Convolutions):
     """
 
     name = "hmlp"
-    uses = ("stem_norm",)
     usual_norm = "batch"
     mixes = False
 
@@ -234,7 +232,6 @@ class LeViT(Convolutions):
     """
 
     name = "conv"
-    uses = ("stem_norm",)
     usual_norm = "batch"
 
     def __init__(self, config: ViTConfig) -> None:
@@ -261,6 +258,6 @@ class LeViT(Convolutions):
 
 def stem_of(config: ViTConfig) -> type[Stem]:
     """Return the class of the stem that a configuration names."""
-    kind = kinds("stem")[config.stem]
+    kind = kind_named("stem", config.stem)
     assert issubclass(kind, Stem)
     return kind

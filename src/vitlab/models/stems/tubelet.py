@@ -24,7 +24,6 @@ class Tubelet(Convolutions):
     """
 
     name = "tubelet"
-    uses = ("stem_frames", "stem_bias")
 
     def __init__(self, config: ViTConfig) -> None:
         channels, patch = COLORS * config.stem_frames, config.patch

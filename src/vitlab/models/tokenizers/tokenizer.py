@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.layers import modules
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
+from vitlab.on_device import sent
 
 SHARP = 20.0  # how much larger than PyTorch's the kernel starts that scores the codes of a dVAE
 MARGIN = 0.1  # DALL-E's epsilon: pixels in [0, 1] are moved into [0.1, 0.9]

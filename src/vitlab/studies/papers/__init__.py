@@ -4,9 +4,9 @@ Nothing here imports PyTorch until a study is asked for.
 """
 
 from collections.abc import Collection
-from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from vitlab.by_name import load_object
 from vitlab.errors import OptionError
 from vitlab.studies.base import read
 from vitlab.units import seconds
@@ -19,6 +19,23 @@ USUAL_BUDGET = "10m"
 
 
 STUDIES = read("studies")
+ROWS: dict[str, str] = {
+    "positions": "vitlab.studies.papers.architecture:ROWS",
+    "data-size": "vitlab.studies.papers.pretraining:ROWS",
+    "compute": "vitlab.studies.papers.pretraining:ROWS",
+    "sgd-adam": "vitlab.studies.papers.pretraining:ROWS",
+    "self-supervision": "vitlab.studies.papers.pretraining:ROWS",
+    "features": "vitlab.studies.papers.pretraining:ROWS",
+    "stems": "vitlab.studies.papers.three_things:ROWS",
+    "shape": "vitlab.studies.papers.architecture:ROWS",
+    "head": "vitlab.studies.papers.architecture:ROWS",
+    "axial": "vitlab.studies.papers.architecture:ROWS",
+    "parallel": "vitlab.studies.papers.three_things:ROWS",
+    "tune": "vitlab.studies.papers.three_things:ROWS",
+    "bias": "vitlab.studies.papers.advice:ROWS",
+    "optimizers": "vitlab.studies.papers.advice:ROWS",
+}
+"""The tables, as "module:object", that have the functions of each study."""
 ABOUT = "; ".join(f"{name}: {entry['about']}" for name, entry in STUDIES.items())
 
 
@@ -40,7 +57,7 @@ def study_named(name: str) -> "Study":
     if name not in STUDIES:
         raise OptionError(f"unknown study {name!r}: choose one of {', '.join(STUDIES)}")
     entry = STUDIES[name]
-    rows = import_module(f"vitlab.studies.papers.{entry['rows']}").ROWS[name]
+    rows: dict[str, Any] = load_object(ROWS[name])[name]
     shares = {key: share_column(key, title) for key, title in entry.get("shares", {}).items()}
     known = COLUMNS | shares
     return Study(

@@ -9,7 +9,7 @@ resizes to 256 pixels with Lanczos, for which bicubic stands here.
 from vitlab.errors import WeightsError
 from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.weights.formats.entries import table
-from vitlab.weights.formats.format_api import Hints, Reading
+from vitlab.weights.formats.format_api import Hints, Reading, TensorsOf
 from vitlab.weights.formats.names import entries, found
 from vitlab.weights.formats.records import Facts
 from vitlab.weights.source import StoredTensors
@@ -40,7 +40,7 @@ NAMES = """
 """
 
 
-def reads(source: StoredTensors, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints, tensors_of: TensorsOf) -> Reading | None:
     """Recognize the convolutions of DALL-E's encoder.
 
     Raises:
@@ -72,4 +72,5 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     size = {"image_size": hints.image_size} if hints.image_size else {}  # convolutions take any
     facts.put("option", size | hints.choices)
     config = TokenizerConfig.from_dict(facts.values)
-    return Reading(NAME, config, entries(config, names, NAME), origins=facts.origins)
+    own = entries(config, tensors_of(config), names, NAME)
+    return Reading(NAME, config, own, origins=facts.origins)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from torch import Tensor
+
 from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.configs.model_config import ModelConfig
@@ -13,9 +15,9 @@ from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
 from vitlab.options import check_known, options_of
+from vitlab.weights.delta_base import DeltaBase
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.records import WITHOUT_EFFECT, words
-from vitlab.weights.identity import DeltaBase
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import StoredTensors
 
@@ -106,10 +108,12 @@ class Writing:
     stored: ModelConfig | None = None
 
 
+# The tensors of a model of a configuration, without memory: names, shapes and types.
+TensorsOf = Callable[[ModelConfig], Mapping[str, Tensor]]
 # A format's door in, which gives None for another format, and its door out, which is also given the
 # provenance; `WeightsError` if what it recognizes is damaged or unsupported, or cannot be written.
-Reads = Callable[[StoredTensors, Hints], Reading | None]
-Writes = Callable[[ModelConfig, Fields], Writing]
+Reads = Callable[[StoredTensors, Hints, TensorsOf], Reading | None]
+Writes = Callable[[ModelConfig, Fields, TensorsOf], Writing]
 
 
 def cannot(format: str, *what: object) -> WeightsError:

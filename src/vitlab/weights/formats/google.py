@@ -22,7 +22,14 @@ from vitlab.models.configs.resnet_config import ResNetConfig
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.positions.sincos import sines
 from vitlab.weights.formats.entries import computed, table
-from vitlab.weights.formats.format_api import Hints, Reading, Writing, cannot, check_fields
+from vitlab.weights.formats.format_api import (
+    Hints,
+    Reading,
+    TensorsOf,
+    Writing,
+    cannot,
+    check_fields,
+)
 from vitlab.weights.formats.names import (
     FoundParts,
     entries,
@@ -134,7 +141,7 @@ BIT_NAMES = table("""
 """)
 
 
-def reads(source: StoredTensors, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints, tensors_of: TensorsOf) -> Reading | None:
     """Recognize one of Google's files.
 
     Raises:
@@ -144,14 +151,17 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
         return None
     prefix = next((p for p in PREFIXES if f"{p}embedding/kernel" in source.shapes), None)
     if prefix is not None:
-        return _vision_transformer(source, hints, prefix)
+        return _vision_transformer(source, hints, prefix, tensors_of)
     roots = [n for n in source.shapes if "root_block/" in n and n.endswith("/kernel")]
     if len(roots) == 1:
-        return _big_transfer(source, hints, roots[0].partition("root_block/")[0])
+        prefix = roots[0].partition("root_block/")[0]
+        return _big_transfer(source, hints, prefix, tensors_of)
     return None
 
 
-def _vision_transformer(source: StoredTensors, hints: Hints, prefix: str) -> Reading:
+def _vision_transformer(
+    source: StoredTensors, hints: Hints, prefix: str, tensors_of: TensorsOf
+) -> Reading:
     stored = {n.removeprefix(prefix): n for n in source.shapes if n.startswith(prefix)}
     parts = found(source.shapes, VIT_NAMES, stored, prefix)
     query = parts.theirs.get("qkv.weight", ((),))[0]
@@ -173,7 +183,8 @@ def _vision_transformer(source: StoredTensors, hints: Hints, prefix: str) -> Rea
         parts.names.update(placed(parts.names, False, False))
     left_out = parts.outside("not of the image model") or {"opt/state/.*": "not of the image model"}
     origins = dict.fromkeys(("heads", "image_size", "pool", "positions"), "tensors")
-    return Reading(VIT, config, parts.entries(config, VIT), left_out, origins)
+    table = parts.entries(config, tensors_of(config), VIT)
+    return Reading(VIT, config, table, left_out, origins)
 
 
 def _positions(
@@ -194,7 +205,9 @@ def _positions(
     )
 
 
-def _big_transfer(source: StoredTensors, hints: Hints, prefix: str) -> Reading:
+def _big_transfer(
+    source: StoredTensors, hints: Hints, prefix: str, tensors_of: TensorsOf
+) -> Reading:
     """A ResNet; some files number their layers: conv2d_17."""
     numbered = re.compile(r"(standardized_conv2d|group_norm|conv2d)_\d+/")
     stored = {numbered.sub(r"\1/", n.removeprefix(prefix)): n for n in source.shapes}
@@ -209,10 +222,10 @@ def _big_transfer(source: StoredTensors, hints: Hints, prefix: str) -> Reading:
     if hints.image_size:  # convolutions take any
         fields["image_size"] = hints.image_size
     config = ResNetConfig(**(fields | hints.choices))
-    return Reading(BIT, config, parts.entries(config, BIT))
+    return Reading(BIT, config, parts.entries(config, tensors_of(config), BIT))
 
 
-def writes(config: ModelConfig, provenance: Fields) -> Writing:
+def writes(config: ModelConfig, provenance: Fields, tensors_of: TensorsOf) -> Writing:
     """Represent a model as Google's code reads it.
 
     Raises:
@@ -224,4 +237,5 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
         raise cannot("google", config.name)
     stored = config.settled
     names, label = (VIT_NAMES, VIT) if isinstance(config, ViTConfig) else (BIT_NAMES, BIT)
-    return Writing(entries(stored, names, label), archive="model.npz", stored=stored)
+    table = entries(stored, tensors_of(stored), names, label)
+    return Writing(table, archive="model.npz", stored=stored)

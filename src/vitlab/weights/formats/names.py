@@ -10,7 +10,7 @@ a file has in the same words.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,6 @@ from vitlab.images import Size
 from vitlab.models.configs.model_config import ModelConfig, map_stride
 from vitlab.models.configs.resnet_config import ResNetConfig
 from vitlab.models.configs.vit_config import ViTConfig
-from vitlab.weights.assembly import empty
 from vitlab.weights.formats.entries import (
     Entry,
     Names,
@@ -211,9 +210,11 @@ class FoundParts:
         """Return the name that a tensor has in the file, or would have."""
         return self.stored.get(name, self.prefix + name.removeprefix("/"))
 
-    def entries(self, config: ModelConfig, format: str, pairs: Pairs = "") -> list[Entry]:
+    def entries(
+        self, config: ModelConfig, tensors: Iterable[str], format: str, pairs: Pairs = ""
+    ) -> list[Entry]:
         """Return `entries` of a model by the file's own names."""
-        table = entries(config, self.names, format, pairs)
+        table = entries(config, tensors, self.names, format, pairs)
         return [entry.renamed(self.in_file) for entry in table]
 
     def outside(self, why: str) -> dict[str, str]:
@@ -348,11 +349,14 @@ def fitting(sizes: list[Size] | None, patch: int, count: int) -> Size | None:
     return None
 
 
-def entries(config: ModelConfig, names: Names, format: str, pairs: Pairs = "") -> list[Entry]:
+def entries(
+    config: ModelConfig, tensors: Iterable[str], names: Names, format: str, pairs: Pairs = ""
+) -> list[Entry]:
     """List which tensors of a family's file make which of a model, or are made of them.
 
     Args:
         config: of the model
+        tensors: names of its tensors, in its order
         names: of the family; the first of several ways to store a part is followed
         format: in words, for messages
         pairs: how channels that rotary positions turn together lie in a head
@@ -360,12 +364,13 @@ def entries(config: ModelConfig, names: Names, format: str, pairs: Pairs = "") -
     Raises:
         WeightsError: the format cannot represent the model.
     """
-    templates, tensors = _templates(ours(config)), of_tensors(names)
+    templates = _templates(ours(config))
+    rows_of = of_tensors(names)
     made: dict[tuple[str, ...], tuple[StoredAs, str, list[str]]] = {}
-    for name in empty(config):
+    for name in tensors:
         meanings = ((each.key, numbers) for each, numbers in _meanings(templates, name))
         key, numbers = next(meanings, ("", ()))
-        if not (rows := tensors.get(key)):
+        if not (rows := rows_of.get(key)):
             raise cannot(format, f"{name} of {config.name}")
         filled = tuple(_filled(template, dict(numbers)) for template in rows[0].names)
         # Tensors of ours that are made of the same are made together.

@@ -7,7 +7,7 @@ with a tensor that some other format misses.
 import re
 
 from vitlab.errors import WeightsError
-from vitlab.weights.formats.format_api import Hints, Reading
+from vitlab.weights.formats.format_api import Hints, Reading, TensorsOf
 from vitlab.weights.source import StoredTensors
 
 # A pattern in a tensor's name, then what the model is, and why ours cannot represent it. The first
@@ -78,7 +78,7 @@ INSIDE = ("patch_embed.backbone.",)  # a hybrid's ResNet, which our model has
 VIDEO = re.compile(r"(.*\.)?patch_embed(dings)?\.(proj|projection)\.weight")
 
 
-def reads(source: StoredTensors, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints, tensors_of: TensorsOf) -> Reading | None:
     """Refuse a family that our model cannot represent; return None for any other.
 
     Raises:

@@ -14,7 +14,7 @@ from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside
 from vitlab.weights.formats.entries import Pairs
-from vitlab.weights.formats.format_api import Hints, Reading, Writing
+from vitlab.weights.formats.format_api import Hints, Reading, TensorsOf, Writing
 from vitlab.weights.formats.names import entries, fields_shown, fitting, floored, patches_of, placed
 from vitlab.weights.formats.records import Facts, rules, with_means
 from vitlab.weights.formats.timm import architectures, config_json
@@ -77,7 +77,7 @@ class Known(Facts):
     pairs: Pairs | None = None
 
 
-def reads(source: StoredTensors, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints, tensors_of: TensorsOf) -> Reading | None:
     """Recognize a file with timm's names.
 
     Raises:
@@ -99,7 +99,7 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
         names.update(placed(names, has_rows, register_rows))
     if "pooled_norm.weight" not in file:
         names["pooled_norm"] = names.get("norm", [])
-    table = file.entries(config, file.dialect.name, known.pairs or "")
+    table = file.entries(config, tensors_of(config), file.dialect.name, known.pairs or "")
     prefix = re.escape(file.prefix)
     left_out = {f"{prefix}({pattern})": why for pattern, why in LEFT_OUT.items()}
     if any(PROJECTOR.fullmatch(name) for name in file.tensors):
@@ -111,7 +111,7 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
     return Reading(label, config, table, left_out, known.origins, beside)
 
 
-def writes(config: ModelConfig, provenance: Fields) -> Writing:
+def writes(config: ModelConfig, provenance: Fields, tensors_of: TensorsOf) -> Writing:
     """Represent a model as a folder that timm loads.
 
     Raises:
@@ -120,7 +120,7 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
     vit = check_written(config)
     own = vit.resampling == "antialiased"  # as timm resamples positions in the forward pass
     stored = vit.at_positions if own else vit.settled
-    table = entries(stored, names_for(stored), NAME)
+    table = entries(stored, tensors_of(stored), names_for(stored), NAME)
     return Writing(table, {CONFIG: written(vit, stored)}, stored=stored)
 
 

@@ -8,25 +8,11 @@ from vitlab.errors import WeightsError
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.formats.dialects import AIMV2_NAMES
 from vitlab.weights.formats.entries import table
-from vitlab.weights.formats.records import record, rules
+from vitlab.weights.formats.records import record
 from vitlab.weights.formats.transformers.config_json import Family, StatedModel, derived, refuse
+from vitlab.weights.formats.transformers.spellings import ATTENTION, NEWER
 from vitlab.weights.sharded import Fields
 
-# How transformers 5 names the parts of a block in memory; files keep the older names as a rule.
-ATTENTION = rules(r"""
-    attention\.q_proj  attention.attention.query
-    attention\.k_proj  attention.attention.key
-    attention\.v_proj  attention.attention.value
-    attention\.o_proj  attention.output.dense
-""")
-NEWER = (
-    rules(r"^layers\. encoder.layer.")
-    | ATTENTION
-    | rules(r"""
-    mlp\.fc1  intermediate.dense
-    mlp\.fc2  output.dense
-""")
-)
 TABLE = "relative_position_bias.relative_position_bias_table"
 
 

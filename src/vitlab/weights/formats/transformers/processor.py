@@ -7,7 +7,7 @@ the image processors of transformers 5.23.
 import re
 from dataclasses import dataclass
 
-from vitlab.data.decode.sound import LOGARITHMS, RATE, normalization
+from vitlab.data.decode.spectrograms import LOGARITHMS, RATE, normalization
 from vitlab.errors import WeightsError
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.formats.records import Facts, limits, record, records, words

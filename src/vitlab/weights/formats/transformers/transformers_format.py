@@ -14,12 +14,12 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.configs.vit_config import ViTConfig
-from vitlab.weights.assembly import StateDict, empty
 from vitlab.weights.formats.dialects import notes_beside, prefixes_of
 from vitlab.weights.formats.entries import Entry, Names, StoredAs, written
 from vitlab.weights.formats.format_api import (
     Hints,
     Reading,
+    TensorsOf,
     Writing,
     cannot,
     check_fields,
@@ -45,6 +45,7 @@ from vitlab.weights.formats.transformers.processor import SOUND, read_processor,
 from vitlab.weights.matching import check
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR, Fields
 from vitlab.weights.source import Shape, StoredTensors
+from vitlab.weights.state import StateDict
 
 NAME = "transformers"
 # What other models are, or have, for the message that refuses them.
@@ -87,7 +88,7 @@ THERE = record("""
 DECISIVE = words("pool norm_at registers layer_scale pre_logits classes")
 
 
-def reads(source: StoredTensors, hints: Hints) -> Reading | None:
+def reads(source: StoredTensors, hints: Hints, tensors_of: TensorsOf) -> Reading | None:
     """Recognize a folder whose config.json has a model_type, or a state dict by its names.
 
     Raises:
@@ -97,19 +98,21 @@ def reads(source: StoredTensors, hints: Hints) -> Reading | None:
         return None
     if isinstance(source.config.get("model_type"), str):
         try:
-            return _reading(source, hints, model_in(source))
+            return _reading(source, hints, model_in(source), tensors_of)
         except WeightsError as error:
             raise WeightsError(f"{source.path}: {error}") from error
     readings = []
     for stated in shown(source):
         with suppress(WeightsError):
-            readings.append(_reading(source, hints, stated))
-            check(readings[-1], source, empty(readings[-1].config))
+            readings.append(_reading(source, hints, stated, tensors_of))
+            check(readings[-1], source, tensors_of(readings[-1].config))
             return readings[-1]
     return readings[0] if readings else None  # its tensors are compared again, for the message
 
 
-def _reading(source: StoredTensors, hints: Hints, stated: StatedModel) -> Reading:
+def _reading(
+    source: StoredTensors, hints: Hints, stated: StatedModel, tensors_of: TensorsOf
+) -> Reading:
     """What a file says of its image model, and of the images that it takes."""
     family = stated.family
     facts, notes = _described(source, stated)
@@ -133,7 +136,8 @@ def _reading(source: StoredTensors, hints: Hints, stated: StatedModel) -> Readin
         )
     keys = not family.key_bias or bool(stated.content[family.key_bias])
     names = names_of(family, config, stated.shapes, keys)
-    table = [entry.renamed(stated.in_file) for entry in entries(config, names, NAME)]
+    own = entries(config, tensors_of(config), names, NAME)
+    table = [entry.renamed(stated.in_file) for entry in own]
     if not source.config:
         notes += notes_beside(source, stated.prefix, [n for each in table for n in each.theirs])
     size = None
@@ -344,7 +348,7 @@ def _content(family: Family, shapes: dict[str, Shape]) -> Fields:
     return {k: v for k, v in content.items() if k in DEFAULTS[family.model_type]}
 
 
-def writes(config: ModelConfig, provenance: Fields) -> Writing:
+def writes(config: ModelConfig, provenance: Fields, tensors_of: TensorsOf) -> Writing:
     """Represent a model as a folder that transformers loads.
 
     Raises:
@@ -370,20 +374,22 @@ def writes(config: ModelConfig, provenance: Fields) -> Writing:
         content["id2label"] = {str(number): label for number, label in enumerate(labels)}
         content["label2id"] = {label: number for number, label in enumerate(labels)}
     prefix = family.prefix if config.classes else ""
-    table = entries(stored, names, NAME)
+    table = entries(stored, tensors_of(stored), names, NAME)
     table.append(Entry((), tuple(unused), lambda tensors: [], lambda tensors: [*unused.values()]))
     table = [
         entry.renamed(lambda name: name[1:] if name.startswith("/") else prefix + name)
         for entry in table
     ]
-    images, made = write_processor(config), written(table, empty(stored))
+    images = write_processor(config)
+    made = written(table, tensors_of(stored))
     shapes = {name: tuple(tensor.shape) for name, tensor in made.items()}
     source = StoredTensors(
         Path(NAME), "safetensors", shapes, made.__getitem__, content, preprocessor=images
     )
-    again = _reading(source, Hints(image_size=stored.image_size), model_in(source))
+    hints = Hints(image_size=stored.image_size)
+    again = _reading(source, hints, model_in(source), tensors_of)
     check_kept(NAME, stored, again.config)
-    check(again, source, empty(again.config))
+    check(again, source, tensors_of(again.config))
     files = {CONFIG: content, PREPROCESSOR: images}
     return Writing(table, files, stored=stored)
 

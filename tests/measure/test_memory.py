@@ -21,7 +21,9 @@ CPU = torch.device("cpu")
 
 
 def peak(name: str, **choices: Any) -> int:
-    figures = measure(name, timed=True, image_size=32, classes=3, device="cpu", **choices)
+    figures = measure(
+        name, timed=True, image_size=32, classes=3, device="cpu", seconds=0.2, **choices
+    )
     return int(figures["peak_memory"])
 
 

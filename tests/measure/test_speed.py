@@ -72,7 +72,7 @@ def test_what_cannot_be_measured() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_figures_of_a_name_and_of_a_folder(fused: bool, tmp_path: Path) -> None:
-    figures = measure(NAME, classes=3, image_size=8, timed=True, fused=fused, batch=2)
+    figures = measure(NAME, classes=3, image_size=8, timed=True, fused=fused, batch=2, seconds=0.2)
     assert json.loads(json.dumps(figures)) == figures
     assert figures["model"] == NAME
     assert figures["image_size"] == 8

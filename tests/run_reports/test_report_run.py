@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import vitlab
-from conftest import fewer_digits, photo
+from conftest import SHOWN, fewer_digits, photo
 from made_scenes import scene_folder
 from vitlab.errors import RunError
 from vitlab.recipes.head_search import HeadSearch, MaskOptions, probe_recipe
@@ -20,7 +20,7 @@ from vitlab.training.run import RunRequest, train_and_test
 from vitlab.transfer.head_runs import ProbeRequest
 from vitlab.transfer.linear_probe import fit_and_test
 
-HOST = Host(workers=0, device="cpu", check_duplicates="no", checkpoint_every=0)
+HOST = Host(workers=0, device="cpu", check_duplicates="no", checkpoint_every=0, effort=SHOWN)
 VIT = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
 STEPS: dict[str, Any] = {"model": VIT, "steps": 3, "batch": 32, "precision": "fp32"}
 MAE: dict[str, Any] = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
@@ -94,9 +94,9 @@ def unreported(kind: str, folder: Path) -> Unreported:
 
 
 KINDS = [
-    pytest.param("labels", marks=pytest.mark.drawn),
-    pytest.param("masked autoencoder", marks=pytest.mark.drawn),
-    pytest.param("pixels by a probe", marks=pytest.mark.drawn),
+    "labels",
+    "masked autoencoder",
+    "pixels by a probe",
     "classes by a probe",
     "numbers by a probe",
 ]

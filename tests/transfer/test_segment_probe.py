@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors import safe_open
 
 import vitlab
-from conftest import BRIEF, LIGHT, call
+from conftest import BRIEF, call
 from made_scenes import CLASSES, scene, scene_folder
 from vitlab.data.masks import open_masks
 from vitlab.errors import DataError, OptionError, RunError, WeightsError
@@ -301,7 +301,6 @@ def test_another_input_size_and_wrong_models(weights: str, data: Path, tmp_path:
         by="ridge",
         image_size=24,
         concat=2,
-        host=LIGHT,
     )
     assert vitlab.load(made.folder).config.image_size == 24
     assert {len(each["layers"]) for each in made.metrics["tried"]} == {1, 2}
@@ -316,7 +315,6 @@ def test_another_input_size_and_wrong_models(weights: str, data: Path, tmp_path:
             weights,
             tmp_path / "1",
             **QUIET,
-            host=LIGHT,
         )
 
 

@@ -56,7 +56,7 @@ test-fast: $(VENV)/.tested
 
 # with a venv of its own, .venv-newest; where there is no other Python, a line says so
 test-newest:
-	PYTHON=$(PYTHON) .ci/newest
+	@PYTHON=$(PYTHON) .ci/newest
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff format --check .

@@ -18,6 +18,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= runs/demo
 WORKERS := $(addprefix tests/,data evaluation/test_features.py evaluation/test_shards.py training/test_train.py)
+# most rooms' quick tests; what trains whole runs, draws films or measures has more to do than time
+SLOWER := $(addprefix tests/,test_adapters.py test_advice_lines.py data/test_holdout.py)
+FAST := $(filter-out $(SLOWER),$(wildcard $(addprefix tests/,test_*.py client deploy pages measure objectives optim \
+	data/test_*.py data/augment data/sources data/pictures evaluation/bias evaluation/paired evaluation/probes \
+	evaluation/review on_gpu/test_stand_in.py typed recipes/test_[!a]*.py)))
 
 .PHONY: demo test test-slow test-benchmarks test-spawn test-avx2 test-fast test-newest lint docs format vendor gpu wheel clean
 
@@ -55,7 +60,7 @@ test-fast: $(VENV)/.tested
 
 # with a venv of its own, .venv-newest; where there is no other Python, a line says so
 test-newest:
-	PYTHON=$(PYTHON) .ci/newest
+	@PYTHON=$(PYTHON) .ci/newest
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff format --check .

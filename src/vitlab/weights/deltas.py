@@ -34,7 +34,7 @@ from vitlab.recorded_paths import last_name, run_of, seen_by_others, strip_place
 from vitlab.values import conform
 from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.delta_base import DeltaBase
-from vitlab.weights.formats.entries import same
+from vitlab.weights.formats.entry import same
 from vitlab.weights.formats.format_api import Hints, Reading, TensorsOf
 from vitlab.weights.identity import (
     as_bytes,

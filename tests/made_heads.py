@@ -9,6 +9,7 @@ import vitlab
 from vitlab.models.heads.detect import BoxClasses, BoxHead, Detector
 from vitlab.models.heads.regress import Regressor, Targets
 from vitlab.models.heads.segment import DenseClasses, MaskHead, PatchLayer, Segmenter
+from vitlab.weights.save_head import save_head
 
 SMALL = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 SHAPES = ("ground", "disk", "square")
@@ -57,5 +58,5 @@ def save_heads(root: Path) -> dict[str, Path]:
     for name, head in made.items():
         (root / name).mkdir(parents=True)
         vitlab.save(head.model, root / name / "model")
-        head.save(root / name)
+        save_head(head, root / name)
     return {name: root / name for name in made}

@@ -17,6 +17,7 @@ from made_heads import regressor
 from vitlab.graphs import check
 from vitlab.graphs.headed_onnx import export_headed
 from vitlab.models.model import Model
+from vitlab.weights.save_head import save_head
 
 pytestmark = pytest.mark.slow
 
@@ -107,7 +108,7 @@ def test_numbers_are_compared_in_their_own_units(
 ) -> None:
     head = replace(regressor(), scale=np.array([[1e-6, 170.0], [1e-6, 9.0]]))
     vitlab.save(head.model, tmp_path / "run" / "model")
-    head.save(tmp_path / "run")
+    save_head(head, tmp_path / "run")
     export_headed(tmp_path / "run", folder := tmp_path / "made", "numbers")
     assert checked(capsys, monkeypatch, folder)[0] == 0
     stored = dict(np.load(folder / "reference.npz"))

@@ -18,6 +18,7 @@ from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.detect import centered, detection_loss, matched
 from vitlab.weights.detector import load_detector
+from vitlab.weights.save_head import save_head
 
 CLASSES, QUERIES = 4, 7
 
@@ -104,7 +105,7 @@ def test_a_detector_is_what_its_file_says(tmp_path: Path) -> None:
     model = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/4", image_size=16, fit="squash")
     detector = Detector(model, head_of(model, 1))
     vitlab.save(model, tmp_path / "model")
-    detector.save(tmp_path)
+    save_head(detector, tmp_path)
     with pytest.raises(WeightsError, match=r"has no detect.safetensors: run vitlab train"):
         load_detector(tmp_path / "model")
     assert np.isfinite(detector(torch.zeros(1, 3, 16, 16))[0].detach().numpy()).all()

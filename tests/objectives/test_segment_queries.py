@@ -21,6 +21,7 @@ from vitlab.objectives.segment import (
     segments_of,
 )
 from vitlab.recipes.pretext import Pretext
+from vitlab.weights.save_head import save_head
 from vitlab.weights.segmenter import load_segmenter
 
 CLASSES, QUERIES, SIDE = 4, 7, 12
@@ -150,7 +151,7 @@ def test_a_segmenter_with_queries_is_what_its_file_says(tmp_path: Path) -> None:
     model, task = task_of()
     vitlab.save(model, tmp_path / "model")
     kept = task.answering(model, NO_LABELS)
-    kept.save(tmp_path)
+    save_head(kept, tmp_path)
     images = torch.randn(1, 3, 24, 24)
     found = load_segmenter(tmp_path)
     assert (found.about.queries, found.about.blocks, found.about.layers) == (5, 2, ())

@@ -32,6 +32,7 @@ from vitlab.serve.decoder import Bounds, _answered
 from vitlab.serve.decoders import Decoded, _decoded, _Job
 from vitlab.serve.engine import Engine
 from vitlab.serve.heads import Head, load_head, wanted_by
+from vitlab.weights.save_head import save_head
 
 CPU = Compute("cpu", workers=0)
 KINDS = ("masks", "boxes", "numbers")
@@ -199,7 +200,7 @@ def test_numbers_that_are_not_finite_are_an_error(kind: str, tmp_path: Path) -> 
     head: Any = load_head(run)
     large = {"masks": "head.weight", "boxes": "head.classify.weight", "numbers": "scale"}[kind]
     attrgetter(large)(head)[:] = 1e308 if kind == "numbers" else 3e38
-    head.save(run)
+    save_head(head, run)
     engine.add("broken", str(run))
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
     own, image = engine.find("broken"), Decoded(pixels, size=(16, 16))

@@ -19,7 +19,7 @@ from counted import COUNTED_BYTES, bytes_read, networks
 from made_models import equal, tiny
 from vitlab.weights.deltas import VERSION as FORMAT
 from vitlab.weights.identity import checksum, fingerprint
-from vitlab.weights.load import load_base, load_delta
+from vitlab.weights.load_delta import load_base, load_delta
 
 
 def nudged(model: Any, *parts: str) -> Any:

@@ -14,7 +14,8 @@ from vitlab.models.model import Model
 from vitlab.serve.exchange import MEBI, Exchange, Refused, exchange_of
 from vitlab.serve.limits import Limits
 from vitlab.weights.deltas import Delta
-from vitlab.weights.load import load, load_delta
+from vitlab.weights.load import load
+from vitlab.weights.load_delta import load_delta
 
 FORM, BYTES = "multipart/form-data", "application/octet-stream"
 BINARY = {"type": "string", "format": "binary"}

@@ -28,7 +28,8 @@ from vitlab.serve.decoders import Wanted
 from vitlab.serve.heads import Head, Kind, form_of, load_head, told, wanted_by
 from vitlab.serve.trunk import BASE, Form, MakeInt8, Trunk, choose_form
 from vitlab.weights.deltas import Delta
-from vitlab.weights.load import load, load_base, load_delta
+from vitlab.weights.load import load
+from vitlab.weights.load_delta import load_base, load_delta
 
 Source = str | Path | Model | Delta
 MOST_ATTENTION = 2**29  # bytes of one image's attention maps

@@ -25,10 +25,12 @@ from vitlab.models.model import Model
 from vitlab.options import check_known
 from vitlab.public_calls import public
 from vitlab.weights.assembly import whole_state
-from vitlab.weights.deltas import Delta, delta, merged
+from vitlab.weights.deltas import Delta, delta
 from vitlab.weights.formats.format_api import OF_IMAGES
 from vitlab.weights.identity import base_of
-from vitlab.weights.load import load, load_delta
+from vitlab.weights.load import load
+from vitlab.weights.load_delta import load_delta
+from vitlab.weights.on_base import merged
 
 Change = Delta | Model | str | Path
 # Fields that say nothing about how a model in evaluation mode computes its features.

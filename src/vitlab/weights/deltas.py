@@ -10,7 +10,6 @@ the same bytes.)
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import get_type_hints
@@ -32,9 +31,9 @@ from vitlab.progress import say
 from vitlab.public_calls import public
 from vitlab.recorded_paths import last_name, run_of, seen_by_others, strip_places
 from vitlab.values import conform
-from vitlab.weights.assembly import empty, whole_state
+from vitlab.weights.assembly import whole_state
 from vitlab.weights.delta_base import DeltaBase
-from vitlab.weights.formats.entries import same
+from vitlab.weights.formats.entry import same
 from vitlab.weights.formats.format_api import Hints, Reading, TensorsOf
 from vitlab.weights.identity import (
     as_bytes,
@@ -46,9 +45,10 @@ from vitlab.weights.identity import (
     described,
     description,
 )
+from vitlab.weights.on_base import check_base, merged
 from vitlab.weights.sharded import HEADER, Fields
 from vitlab.weights.source import StoredTensors
-from vitlab.weights.state import StateDict, fits
+from vitlab.weights.state import StateDict
 from vitlab.weights.unlike_file import note_old, read_checked, read_unlike
 
 VERSION = "vitlab-delta-1"
@@ -155,39 +155,6 @@ def delta(model: Model, base: Model) -> Delta:
     }
     about = dict(model.provenance)
     return Delta(model.config, changed, base_of(base), about, model.seen, model.unlike)
-
-
-def check_base(wanted: DeltaBase, base: Model) -> None:
-    """Refuse any base but the one that a delta was made from.
-
-    Raises:
-        WeightsError: the fingerprints differ; the message names both models.
-    """
-    found = base_of(base)
-    if found.fingerprint != wanted.fingerprint:
-        raise WeightsError(f"wrong base: this delta was made from {wanted}, not from {found}")
-
-
-def merged(
-    config: ModelConfig, changed: Mapping[str, Tensor], base: Mapping[str, Tensor]
-) -> StateDict:
-    """Return the tensors of a model: the changed ones, and the base's for all others.
-
-    Raises:
-        WeightsError: a tensor is missing, unknown, or of another shape.
-    """
-    expected = empty(config)
-    if extra := sorted(changed.keys() - expected.keys()):
-        raise WeightsError(f"the delta's tensor {extra[0]!r} is not part of {config.name}")
-    tensors: StateDict = {}
-    for name, want in expected.items():
-        tensor = changed[name] if name in changed else base.get(name)
-        if tensor is None or not fits(tensor, want):
-            problem = "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
-            need = f"{want.dtype} {tuple(want.shape)}"
-            raise WeightsError(f"delta and base do not match: {name!r} is {problem}, not {need}")
-        tensors[name] = tensor
-    return tensors
 
 
 def reads(source: StoredTensors, hints: Hints, tensors_of: TensorsOf) -> Reading | None:

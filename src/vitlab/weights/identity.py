@@ -20,7 +20,7 @@ from vitlab.models.model import Model
 from vitlab.values import fits, shown
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.delta_base import DeltaBase
-from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.entry import Entry
 from vitlab.weights.sharded import Fields
 
 KINDS: dict[str, type[ModelConfig]] = {

@@ -21,13 +21,13 @@ from vitlab.weights.adapters import unaltered, with_adapter, with_base
 from vitlab.weights.assembly import empty, fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
 from vitlab.weights.delta_base import DeltaBase
-from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.format_api import Hints, Reading
 from vitlab.weights.formats.records import warning, whole, words
 from vitlab.weights.hub import describe, fetch, is_hub_name, missing, not_here
 from vitlab.weights.identity import base_of, fingerprint
 from vitlab.weights.matching import collect, unused, with_channels
+from vitlab.weights.on_base import check_base, merged
 from vitlab.weights.sharded import CONFIG, Fields
 from vitlab.weights.source import StoredTensors, readable
 from vitlab.weights.state import StateDict
@@ -100,36 +100,6 @@ def load(
     model.seen = reading.seen
     model.unlike = reading.unlike if classes is None else None
     return of_kind(model, kind)
-
-
-def load_delta(file: str | Path) -> Delta | None:
-    """Return a delta as it was saved, without its base; None for a model of any other format.
-
-    Raises:
-        WeightsError: no model there, or a damaged file.
-    """
-    source, reading = recognize(place_of(file), Hints())
-    if reading.base is None:
-        return None
-    for note in reading.notes:
-        logging.getLogger("vitlab").warning(note)
-    tensors = collect(reading, source)
-    about = dict(reading.provenance or {})
-    return Delta(reading.config, tensors, reading.base, about, reading.seen, reading.unlike)
-
-
-def load_base(of: Delta, file: str | Path) -> Model:
-    """Load the base of a delta from where the delta says that it is.
-
-    Args:
-        of: the delta
-        file: that it was read from
-
-    Raises:
-        WeightsError: it is not there, or is another model.
-    """
-    path = place_of(file)
-    return _base_model(of.base, path, None, (path.resolve(),), of.config)
 
 
 def recognize(
@@ -277,13 +247,13 @@ def _read(
         here = path.resolve()
         if here in above or len(above) == DEEPEST:
             raise WeightsError(f"{path}: the chain of deltas is circular or longer than {DEEPEST}")
-        model = _base_model(reading.base, path, base, (*above, here), reading.config)
+        model = base_model(reading.base, path, base, (*above, here), reading.config)
         tensors = merged(reading.config, tensors, whole_state(model))
         reading = replace(reading, seen=np.union1d(reading.seen, model.seen))
     return reading, tensors
 
 
-def _base_model(
+def base_model(
     wanted: DeltaBase,
     file: Path,
     given: Model | str | Path | None,

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitlab.errors import WeightsError
 from vitlab.weights.adapters import unaltered
 from vitlab.weights.assembly import empty
-from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.entry import Entry
 from vitlab.weights.formats.format_api import Reading
 from vitlab.weights.source import Shape, StoredTensors, readable
 from vitlab.weights.state import StateDict, fits

@@ -30,7 +30,7 @@ from vitlab.weights.adapters import BASE
 from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.containers.parts import some
 from vitlab.weights.formats.catalog import PEFT, format_named
-from vitlab.weights.formats.entries import Entry, written
+from vitlab.weights.formats.entry import Entry, written
 from vitlab.weights.formats.format_api import Hints, Writing, cannot, check_kept
 from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.transformers.families import FAMILIES

@@ -6,7 +6,7 @@ from torch import Tensor
 from vitlab.errors import WeightsError
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.unlike import NAMES, OLD, Unlike
-from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.entry import Entry
 from vitlab.weights.identity import checked
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import StoredTensors

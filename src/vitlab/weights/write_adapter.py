@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.entry import Entry
 from vitlab.weights.formats.format_api import cannot
 from vitlab.weights.sharded import Fields
 from vitlab.weights.state import StateDict

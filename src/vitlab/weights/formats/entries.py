@@ -5,56 +5,21 @@ conversion is enough to read, to write and to check.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.models.configs.vit_config import ViTConfig
+from vitlab.weights.formats.entry import Entry, Tensors
 from vitlab.weights.formats.records import rules
 
-Tensors = list[Tensor]
-Conversion = Callable[[Tensors], Tensors]
 # Of the configuration of a model, or None where only shapes are compared, and tensors.
 Converting = Callable[[Any, Tensors], Tensors]
-
-
-class Entry(NamedTuple):
-    """Some tensors of one model and the same numbers under other names.
-
-    Attributes:
-        ours: names in our model's state dict
-        theirs: names in the other format; empty for computed values
-        read: their tensors to ours
-        write: ours to theirs
-    """
-
-    ours: tuple[str, ...]
-    theirs: tuple[str, ...]
-    read: Conversion
-    write: Conversion
-
-    def renamed(self, rename: Callable[[str], str]) -> "Entry":
-        """Return the same entry with their names changed."""
-        return self._replace(theirs=tuple(map(rename, self.theirs)))
-
-
-def same(ours: str, theirs: str) -> Entry:
-    """Map one tensor as it is."""
-    return Entry((ours,), (theirs,), list, list)
-
-
-def written(entries: Iterable[Entry], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a model's tensors as they are stored, by their names there."""
-    tensors: dict[str, Tensor] = {}
-    for entry in entries:
-        made = entry.write([state[name].detach() for name in entry.ours])
-        tensors |= zip(entry.theirs, made, strict=True)
-    return tensors
 
 
 @dataclass(frozen=True, eq=False)

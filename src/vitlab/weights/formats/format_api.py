@@ -16,7 +16,7 @@ from vitlab.models.seen import NOTHING, Seen
 from vitlab.models.unlike import Unlike
 from vitlab.options import check_known, options_of
 from vitlab.weights.delta_base import DeltaBase
-from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.entry import Entry
 from vitlab.weights.formats.records import WITHOUT_EFFECT, words
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import StoredTensors

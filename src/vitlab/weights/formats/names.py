@@ -23,14 +23,8 @@ from vitlab.images import Size
 from vitlab.models.configs.model_config import ModelConfig, map_stride
 from vitlab.models.configs.resnet_config import ResNetConfig
 from vitlab.models.configs.vit_config import ViTConfig
-from vitlab.weights.formats.entries import (
-    Entry,
-    Names,
-    Pairs,
-    StoredAs,
-    paired,
-    table,
-)
+from vitlab.weights.formats.entries import Names, Pairs, StoredAs, paired, table
+from vitlab.weights.formats.entry import Entry
 from vitlab.weights.formats.format_api import cannot
 from vitlab.weights.formats.records import record, words
 from vitlab.weights.sharded import Fields

@@ -11,7 +11,7 @@ from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.containers.open import open_source
 from vitlab.weights.formats.catalog import format_named
-from vitlab.weights.formats.entries import Entry, same
+from vitlab.weights.formats.entry import Entry, same
 from vitlab.weights.formats.format_api import Files, Hints, Reading, TensorsOf, Writing
 from vitlab.weights.formats.own_names import NAMED, VERSION, entries_of_library
 from vitlab.weights.formats.transformers.processor import write_processor

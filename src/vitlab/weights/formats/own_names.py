@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.catalog import format_named
-from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.entry import Entry
 from vitlab.weights.identity import described
 from vitlab.weights.sharded import Fields
 from vitlab.weights.source import StoredTensors

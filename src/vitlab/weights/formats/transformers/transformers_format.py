@@ -15,7 +15,8 @@ from vitlab.images import Size, chosen_over
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.weights.formats.dialects import notes_beside, prefixes_of
-from vitlab.weights.formats.entries import Entry, Names, StoredAs, written
+from vitlab.weights.formats.entries import Names, StoredAs
+from vitlab.weights.formats.entry import Entry, written
 from vitlab.weights.formats.format_api import (
     Hints,
     Reading,

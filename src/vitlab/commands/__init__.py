@@ -8,7 +8,7 @@ without PyTorch has `LIGHT = True`, one that cannot without some packages names 
 
 The options that several commands have are declared here, once, as classes to inherit from:
 `WeightsOptions`, `ComputeOptions` and what it is made of, `FlipsOptions`, `PartsOptions`,
-`RunOptions` (run_options.py); those of data are `data.settings.Columns`.
+`PageOptions`; those of runs are `recipes.recipe.RunOptions`, those of data `data.settings.Columns`.
 """
 
 from dataclasses import dataclass

@@ -337,6 +337,14 @@ class Host(Options):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """Where and how a run works, and what the user typed."""
+
+    host: Host = Host()
+    command: str = ""
+
+
 @dataclass(frozen=True)
 class Decisions:
     """Decisions of a run, made once and kept in `run.toml`, so that a resumed run keeps to them.

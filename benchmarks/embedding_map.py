@@ -20,8 +20,9 @@ from sklearn.neighbors import KNeighborsClassifier
 import vitlab
 from vitlab.data.open import open_images
 from vitlab.data.splits import split_opened
+from vitlab.evaluation.answers import sample
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.embedding_map import embedding_map, look_at, sample
+from vitlab.evaluation.embedding_map import embedding_map, look_at
 
 MOST = 2_000  # images
 NEIGHBORS = 10

@@ -23,7 +23,7 @@ from vitlab.errors import (
     ServiceError,
     UserError,
 )
-from vitlab.evaluation.classification import ClassifiedImage
+from vitlab.evaluation.classified_image import ClassifiedImage
 
 
 def sent(request: httpx2.Request) -> list[bytes]:

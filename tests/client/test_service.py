@@ -19,7 +19,7 @@ from serve.sockets import head, served, status, talk
 from steady import PATIENCE, wait_until
 from vitlab.client.reading import HeadAnswer, answers
 from vitlab.errors import ImageError, OptionError, ServiceError
-from vitlab.evaluation.classification import ClassifiedImage
+from vitlab.evaluation.classified_image import ClassifiedImage
 from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
 from vitlab.serve.limits import Limits

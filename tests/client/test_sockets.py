@@ -8,7 +8,7 @@ import pytest
 
 from client.conftest import Make
 from vitlab.errors import LateError
-from vitlab.evaluation.classification import ClassifiedImage
+from vitlab.evaluation.classified_image import ClassifiedImage
 
 GOOD = b'{"predictions": [{"top": [{"class": "a", "probability": 0.5}]}]}'
 DRIPS = 1000  # of 20 ms

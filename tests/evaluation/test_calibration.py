@@ -16,10 +16,11 @@ from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation.answers import SingleAnswers
-from vitlab.evaluation.calibration import fitted_temperature, temperature_of, validation_of
+from vitlab.evaluation.calibration import validation_of
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import predict
 from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.temperature import fitted_temperature, temperature_of
 from vitlab.weights.save import own_folder
 
 CLASSES = ("blue", "green", "red")

@@ -23,7 +23,8 @@ from vitlab.data.sources.memory import Arrays
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation import infer as room
-from vitlab.evaluation.classification import ClassifiedImage, classify_into
+from vitlab.evaluation.classification import classify_into
+from vitlab.evaluation.classified_image import ClassifiedImage
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Want, infer, predict
 from vitlab.evaluation.probes.feature_options import Pooled

@@ -16,7 +16,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.errors import DiskError, OptionError
 from vitlab.evaluation import infer
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.rows import unicode
+from vitlab.evaluation.records import unicode
 from vitlab.places import check_file
 
 CLASSES = ("blue", 'gr"een', "red, or so")

@@ -29,7 +29,7 @@ from vitlab.client.reading import (
 from vitlab.client.sendable import encoded
 from vitlab.data.sources.pictures import Form, Picture, is_one, several
 from vitlab.errors import BusyError, ImageError, LateError, OptionError, ServiceError
-from vitlab.evaluation.classification import ClassifiedImage
+from vitlab.evaluation.classified_image import ClassifiedImage
 from vitlab.options import Options, above, at_least, at_most, option
 
 if TYPE_CHECKING:

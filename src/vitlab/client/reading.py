@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitlab.data.decode.headers import explained_image
 from vitlab.errors import ImageError, LateError, OptionError, ServiceError
-from vitlab.evaluation.classification import ClassifiedImage
+from vitlab.evaluation.classified_image import ClassifiedImage
 
 T = TypeVar("T")
 MOST_SAID = 300  # characters of the words of a service in a message

@@ -4,7 +4,7 @@ A file ends with its `COMMAND`, which `command_table.py` names.
 
 The options that several commands have are declared here, once, as classes to inherit from:
 `WeightsOptions`, `ComputeOptions` and what it is made of, `FlipsOptions`, `PartsOptions`,
-`RunOptions` (run_options.py); those of data are `data.settings.Columns`.
+`PageOptions`; those of runs are `recipes.recipe.RunOptions`, those of data `data.settings.Columns`.
 """
 
 from dataclasses import dataclass

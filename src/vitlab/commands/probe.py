@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Literal
 
 from vitlab.command_table import Command
 from vitlab.commands import shown
-from vitlab.commands.run_options import RunOptions
 from vitlab.errors import OptionError
 from vitlab.evaluation.probes.feature_options import CACHE
 from vitlab.options import option, options_of
@@ -13,7 +12,7 @@ from vitlab.places import check_run_folder
 from vitlab.progress import say
 from vitlab.recipes.head_search import INSTEAD, OF_STEPS, HeadSearch, MaskOptions, probe_recipe
 from vitlab.recipes.pretext import named_task
-from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.recipe import Host, Recipe, RunOptions
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import main_figures, print_figures
 

@@ -5,11 +5,10 @@ from typing import Any, ClassVar
 
 from vitlab.command_table import Command
 from vitlab.commands import print_costs
-from vitlab.commands.run_options import RunOptions
 from vitlab.experiments.several import ON
 from vitlab.options import above, argument, at_least, option
 from vitlab.places import On, check_run_folder
-from vitlab.recipes.recipe import Recipe
+from vitlab.recipes.recipe import Recipe, RunOptions
 from vitlab.runs.recipe_file import start_from
 from vitlab.studies.base import small
 from vitlab.studies.papers import ABOUT, STUDIES, budget_seconds, check_free

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal, Self
 
 from vitlab.command_table import Command
 from vitlab.commands import print_costs, shown
-from vitlab.commands.run_options import RunOptions
 from vitlab.errors import OptionError
 from vitlab.experiments.several import SeveralRuns, recorded, run_several
 from vitlab.options import option, options_of, when
@@ -15,7 +14,7 @@ from vitlab.places import check_run_folder
 from vitlab.progress import say
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.pretext import Pretext, named_task
-from vitlab.recipes.recipe import Recipe, check_packages
+from vitlab.recipes.recipe import Recipe, RunOptions, check_packages
 from vitlab.runs import naming
 from vitlab.runs.local_paths import instead_of
 from vitlab.runs.recipe_file import recipe_in, start_from

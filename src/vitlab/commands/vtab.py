@@ -5,10 +5,10 @@ from typing import Any
 
 from vitlab.command_table import Command
 from vitlab.commands import WEIGHTS, print_costs
-from vitlab.commands.run_options import RunOptions
 from vitlab.experiments.several import Jobs, VtabSetting
 from vitlab.options import argument, option
 from vitlab.places import check_run_folder
+from vitlab.recipes.recipe import RunOptions
 from vitlab.terminal import print_table
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import OfNetwork

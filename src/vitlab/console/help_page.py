@@ -9,6 +9,7 @@ from vitlab.options import Options
 
 COLUMN, WIDTH = 25, 80  # where help begins, and the most characters of a line
 HELP_ALL = "--help-all"
+SHARED = ("vitlab.commands", "vitlab.recipes.recipe")  # have the options that commands share
 
 
 def help_text(start: Start, prog: str, summary: str, whole: bool = False) -> str:
@@ -66,7 +67,7 @@ def _groups(start: Start) -> tuple[dict[str, tuple[str, list[Leaf]]], list[Leaf]
 def _shared(start: Start) -> set[str]:
     """Return the options and groups that a command has in common with others: they come last."""
     kinds = (start if isinstance(start, type) else type(start)).__mro__
-    shared = [each for each in kinds if each.__module__ == "vitlab.commands"]
+    shared = [each for each in kinds if each.__module__ in SHARED]
     return {name for each in shared for name in get_annotations(each)}
 
 

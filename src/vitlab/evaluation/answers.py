@@ -356,3 +356,19 @@ def descending(scores: Floats) -> tuple[Integers, Integers]:
     """Return the order of scores, highest first, and where each group of equal ones ends."""
     order = np.argsort(-scores, kind="stable")
     return order, np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+
+
+def sample(count: int, most: int, seed: int) -> Integers:
+    """Choose numbers at random, all equally likely.
+
+    Args:
+        count: how many there are to choose from
+        most: how many to choose
+        seed: of the choice
+
+    Returns:
+        int64, ascending.
+    """
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))

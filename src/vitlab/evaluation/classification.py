@@ -1,12 +1,10 @@
 """The likeliest classes of images: `classify`, and `vitlab predict` into files and shards."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,7 +15,8 @@ from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Relabeled, Source
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import Floats, check_numbers
+from vitlab.evaluation.answers import check_numbers
+from vitlab.evaluation.classified_image import ClassifiedImage
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import Progress, batch_of, check_classifier, infer, predict, silent
 from vitlab.evaluation.on_ray import writers
@@ -30,89 +29,6 @@ from vitlab.precision import Engine, Precision
 from vitlab.progress import LOG
 from vitlab.public_calls import public
 from vitlab.weights.identity import feature_fingerprint
-
-
-@dataclass(frozen=True)
-class ClassifiedImage:
-    """The likeliest classes of an image, best first, with their probabilities; or an error.
-
-    `label` and `confidence` are those of the first.
-
-    Attributes:
-        image: its name
-        classes: the likeliest, with their probabilities
-        error: why there are none
-        predicted: all classes above their threshold, best first, of a model for several labels per
-            image; None of others
-        distance: how far it is from the training images, above 1 if it is unlike them; NaN if the
-            model does not know
-    """
-
-    image: str
-    classes: tuple[tuple[str, float], ...] = ()
-    error: str = ""
-    predicted: tuple[str, ...] | None = None
-    distance: float = math.nan
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ClassifiedImage):
-            return NotImplemented
-        return self._identity() == other._identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def _identity(self) -> tuple[object, ...]:
-        """What equal answers share; NaN equals nothing, but what is not known is no difference."""
-        far = None if math.isnan(self.distance) else self.distance
-        return self.image, self.classes, self.error, self.predicted, far
-
-    @classmethod
-    def of(
-        cls,
-        image: str,
-        chances: Floats,
-        classes: Sequence[str],
-        top: int,
-        thresholds: Sequence[float] | None,
-        distance: float,
-    ) -> Self:
-        """Return the answer in the probabilities of an image.
-
-        Args:
-            image: its name
-            chances: of each class, (classes,)
-            classes: their names
-            top: how many are named
-            thresholds: of each class, of a model for several labels per image
-            distance: from the training images
-        """
-        best = np.argsort(-chances, kind="stable")
-        named = tuple((classes[number], float(chances[number])) for number in best[:top])
-        above = None
-        if thresholds is not None:
-            above = tuple(classes[n] for n in best if chances[n] > thresholds[n])
-        return cls(image, named, predicted=above, distance=float(distance))
-
-    @property
-    def label(self) -> str | None:
-        """The likeliest class; None of a damaged image."""
-        return self.classes[0][0] if self.classes else None
-
-    @property
-    def confidence(self) -> float:
-        """The probability of the likeliest class; NaN of a damaged image."""
-        return self.classes[0][1] if self.classes else math.nan
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the answer as JSON holds it."""
-        if self.error:
-            return {"image": self.image, "error": self.error}
-        top = [{"class": name, "probability": chance} for name, chance in self.classes]
-        several = {} if self.predicted is None else {"predicted": list(self.predicted)}
-        far = self.distance
-        known = {} if math.isnan(far) else {"unlike": far > 1, "distance": far}
-        return {"image": self.image, "top": top} | several | known
 
 
 @public(model=Model)

@@ -26,8 +26,7 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Inferred, batch_of, infer, shape_taken, stacked
 from vitlab.evaluation.on_ray import writers
 from vitlab.evaluation.probes.feature_options import Taken
-from vitlab.evaluation.records import EmbeddedImages, EmbeddingRecord
-from vitlab.evaluation.rows import unicode
+from vitlab.evaluation.records import EmbeddedImages, EmbeddingRecord, unicode
 from vitlab.evaluation.shards import (
     ROWS,
     ShardFolder,

@@ -41,22 +41,6 @@ class Sampled:
     bad: dict[int, str]
 
 
-def sample(count: int, most: int, seed: int) -> Integers:
-    """Choose numbers at random, all equally likely.
-
-    Args:
-        count: how many there are to choose from
-        most: how many to choose
-        seed: of the choice
-
-    Returns:
-        int64, ascending.
-    """
-    if count <= most:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
-
-
 def look_at(
     model: Model,
     source: Source,

@@ -178,3 +178,15 @@ def answered(
     damaged = sum("error" in row for row in rows)
     about = {"model": model.config.name, "images": len(rows) - damaged, "damaged": damaged}
     return about | {key: rows}
+
+
+def unicode(value: Any) -> Any:
+    """Spell out, as Python does, the bytes of names that are not UTF-8, which Parquet requires.
+
+    So also those in a list; what is no text stays as it is.
+    """
+    if isinstance(value, list):
+        return [unicode(each) for each in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value

@@ -31,6 +31,7 @@ from vitlab.data.rules import join_labels
 from vitlab.data.sources.source import Source
 from vitlab.evaluation.answers import Floats
 from vitlab.evaluation.infer import Inferred
+from vitlab.evaluation.records import unicode
 from vitlab.files import staged_file
 
 WIDE = 100  # most classes that get a column each
@@ -192,18 +193,6 @@ def _parquet(draft: Path, kinds: Kinds) -> RowWriter:
 
         yield use
         flush(1)
-
-
-def unicode(value: Any) -> Any:
-    """Spell out, as Python does, the bytes of names that are not UTF-8, which Parquet requires.
-
-    So also those in a list; what is no text stays as it is.
-    """
-    if isinstance(value, list):
-        return [unicode(each) for each in value]
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return value
 
 
 WRITERS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

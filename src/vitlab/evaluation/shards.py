@@ -40,7 +40,7 @@ from vitlab.errors import DataError, DiskError, ImageError, OptionError
 from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import Inferred, Progress, Want, batch_of, infer
-from vitlab.evaluation.rows import unicode
+from vitlab.evaluation.records import unicode
 from vitlab.files import explained, is_draft, sha256, staged_file, tidy, write_text
 from vitlab.locks import Lock
 from vitlab.models.model import Model

@@ -8,9 +8,8 @@ import torch
 from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.effort import FULL
-from vitlab.evaluation.answers import Float32s, Floats, Integers
+from vitlab.evaluation.answers import Float32s, Floats, Integers, sample
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.feature_cache import features_of
 from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.probes.feature_options import InnerFeatures

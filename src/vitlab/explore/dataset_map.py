@@ -16,11 +16,12 @@ from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Joined, Relabeled, Source, Subset
 from vitlab.data.splits import split_opened
 from vitlab.errors import DataError, ImageError, UserError
+from vitlab.evaluation.answers import sample
 from vitlab.evaluation.choosing import choose
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.embedding_map import Sampled, embedding_map, look_at, sample
+from vitlab.evaluation.embedding_map import Sampled, embedding_map, look_at
 from vitlab.evaluation.label_errors import find_label_errors
-from vitlab.evaluation.rows import unicode
+from vitlab.evaluation.records import unicode
 from vitlab.explore.gallery import as_png
 from vitlab.explore.labeling import Labeling
 from vitlab.models.model import Model

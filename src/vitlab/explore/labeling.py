@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vitlab.errors import DataError, OptionError, one_line
 from vitlab.evaluation.probes.blocks import Blocks
 from vitlab.evaluation.probes.ridge import best_ridge, ridge
-from vitlab.evaluation.rows import unicode
+from vitlab.evaluation.records import unicode
 
 LONGEST = 1_000  # characters of the name of a class
 NEXT = 12  # images that are proposed, among four times as many in doubt and a 16th of all

@@ -353,6 +353,18 @@ class Host(Options):
         return self.report == "yes" and self.effort.report
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """Where and how a run works, and what the user typed."""
+
+    host: Host = Host()
+    command: str = ""
+
+    def with_effort(self, effort: Effort) -> Self:
+        """Return them for a run whose figures are worked out this thoroughly."""
+        return replace(self, host=replace(self.host, effort=effort))
+
+
 @dataclass(frozen=True)
 class Decisions:
     """Decisions of a run, made once and kept in `run.toml`, so that a resumed run keeps to them.

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from vitlab.evaluation.classification import ClassifiedImage as Answered
+from vitlab.evaluation.classified_image import ClassifiedImage as Answered
 from vitlab.files import HEADS
 from vitlab.serve.answers import Seen, What
 from vitlab.serve.exchange import Refused

@@ -4,7 +4,8 @@ Before the first step:
 
 - `resolve.py`: recipe and data to a `Task`; refusals before anything is written. Parts of it:
   `resume.py` (folder, and what may differ when a run goes on), `from_weights.py`, `own_code.py`
-  (functions of the user's own), `leaks.py` (test images among the training images)
+  and `transform.py` (functions of the user's own), `leaks.py` (test images among the training
+  images)
 - `first_state.py`: the first `RunState` of a task. `state.py` has all that changes in a run,
   `checkpoints.py` keeps it
 - `trial_steps.py`: images per pass, compilation; `budget.py`: a schedule that fits into a time
@@ -16,5 +17,6 @@ While it trains:
 - `observer.py`: evaluations; `rollback.py`: back to good weights
 - `screen.py`, `tracking.py`, `stop.py`: what is printed, passed on, and asked from outside
 
-After it: `ending.py` (model, test, report). `benchmark_step.py` has steps for `vitlab measure`.
+After it: `ending.py` (model, test, result), and its `outcome.py`, of which the room `run_reports`
+makes the report. `benchmark_step.py` has steps for `vitlab measure`.
 """

@@ -21,7 +21,6 @@ from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.answers import answers_of
-from vitlab.evaluation.calibration import Calibration, temperature_of
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Probabilities, predict
 from vitlab.evaluation.intervals import with_intervals
@@ -31,6 +30,7 @@ from vitlab.evaluation.paired_tests import pairs_of
 from vitlab.evaluation.per_class import class_tables
 from vitlab.evaluation.records import RunRecord, cost_figures
 from vitlab.evaluation.run_predictions import keep
+from vitlab.evaluation.temperature import Calibration, temperature_of
 from vitlab.evaluation.unlike import learned_unlike
 from vitlab.models.heads.segment import Segmenter
 from vitlab.models.model import Model

@@ -12,8 +12,9 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.sources.source import Subset
 from vitlab.data.splits import split_opened
+from vitlab.evaluation.answers import sample
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.embedding_map import look_at, sample, thumbnail
+from vitlab.evaluation.embedding_map import look_at, thumbnail
 from vitlab.evaluation.infer import predict
 
 CPU = torch.device("cpu")

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.evaluation.answers import Bools, Float32s, Floats, Integers
-from vitlab.evaluation.embedding_map import sample
+from vitlab.evaluation.answers import Bools, Float32s, Floats, Integers, sample
 from vitlab.evaluation.probes.blocks import BLOCK, CPU, Blocks, By, LinearHead
 from vitlab.evaluation.probes.ridge import ridge
 

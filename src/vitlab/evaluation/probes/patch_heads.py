@@ -22,13 +22,13 @@ from vitlab.data.labels import IGNORED, SingleLabels
 from vitlab.data.masks import MaskedImages
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Float32s, Integers, check_numbers
-from vitlab.evaluation.calibration import temperature_of
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.mask_figures import iou
 from vitlab.evaluation.probes.blocks import Blocks, LinearHead
 from vitlab.evaluation.probes.heads import PENALTIES, ROUGH, LogisticFits
 from vitlab.evaluation.probes.ridge import RIDGES
 from vitlab.evaluation.segmentation import Bad, Mapped, mapped
+from vitlab.evaluation.temperature import temperature_of
 from vitlab.models.config import ViTConfig
 from vitlab.models.heads.segment import patch_features
 from vitlab.models.model import Model

@@ -15,10 +15,9 @@ from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
-from vitlab.evaluation.answers import Float32s, Integers, check_numbers
+from vitlab.evaluation.answers import Float32s, Integers, check_numbers, sample
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.feature_cache import cache_of, described, features_of
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.metrics import METRICS

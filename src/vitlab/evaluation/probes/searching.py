@@ -19,7 +19,6 @@ from vitlab.data.labels import Numbers, SingleLabels
 from vitlab.data.sources.source import Source, Subset, groups_known
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Float32s, Integers, check_numbers
-from vitlab.evaluation.calibration import temperature_of
 from vitlab.evaluation.features import ImageFeatures
 from vitlab.evaluation.infer import Vectors
 from vitlab.evaluation.probes.blocks import Blocks, By, LinearHead
@@ -27,6 +26,7 @@ from vitlab.evaluation.probes.feature_options import Cuts, Pooled
 from vitlab.evaluation.probes.few_shot import classes_of
 from vitlab.evaluation.probes.heads import HEADS, PENALTIES, Crossed, crossed
 from vitlab.evaluation.probes.ridge import best_ridge, least_squares, leave_one_out
+from vitlab.evaluation.temperature import temperature_of
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model

@@ -12,8 +12,8 @@ from typing import Any
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Subset
 from vitlab.errors import DataError
+from vitlab.evaluation.answers import sample
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.embedding_map import sample
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.feature_options import Probing
 from vitlab.evaluation.probes.few_shot import nearest_neighbors

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import vitlab
-from conftest import LIGHT, SHOWN, call
+from conftest import BRIEF, LIGHT, SHOWN, call
 from steps import asked_to_stop
 from training.kept import weights
 from vitlab.errors import OptionError, RunError
@@ -19,7 +19,7 @@ from vitlab.training.stop import Interrupted
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 1, "batch": 256}
 FLAGS = [f"--{key}={value}" for key, value in TINY.items()] + ["--workers", "0"]
-HOST = Host(workers=0, effort=SHOWN)
+HOST = Host(workers=0, effort=BRIEF)
 
 
 def recipe(**more: object) -> Recipe:
@@ -30,7 +30,8 @@ def recipe(**more: object) -> Recipe:
 def swept(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
     """A finished sweep over two rates, one of which diverges."""
     out = tmp_path_factory.mktemp("sweep") / "run"
-    return vitlab.sweep(recipe(), out, [1e30, 0.003], share=0.2, host=HOST, command="typed words")
+    host = Host(workers=0, effort=SHOWN)
+    return vitlab.sweep(recipe(), out, [1e30, 0.003], share=0.2, host=host, command="typed words")
 
 
 def test_the_best_rate_is_trained_on_all_images_and_the_table_is_kept(swept: vitlab.Run) -> None:

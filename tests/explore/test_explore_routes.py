@@ -163,9 +163,11 @@ def test_a_cell_of_a_resnet_stands_for_its_center(exploring: Exploring, image: s
 
 
 @pytest.mark.parametrize("kind", ["plain", "registers", "features"])
-def test_colors_are_those_of_inspect(exploring: Exploring, image: str, kind: str) -> None:
+def test_colors_are_those_of_inspect(kind: str) -> None:
     """Of several images they share a basis: those that the model saw, this one last."""
-    model = exploring.models[kind]
+    model = kinds()[kind]
+    exploring = Exploring((kind, model))  # which has seen none
+    image = exploring.ask("/api/images?name=red.png", FILE).json["id"]
     second = encoded(1, rows=16, columns=16)
     other = exploring.ask("/api/images?name=other", second).json["id"]
     alone = exploring.ask(f"{look(exploring, kind, image)}/colors").json
@@ -177,6 +179,7 @@ def test_colors_are_those_of_inspect(exploring: Exploring, image: str, kind: str
         expected = 255 * inspect.feature_colors(model, images, layer=layer)[-1]
         assert np.abs(np.array(got["colors"]) - expected.numpy()).max() <= 0.6
     assert exploring.ask(f"{look(exploring, kind, image)}/colors").json["basis"] == [other, image]
+    exploring.close()
 
 
 @pytest.mark.parametrize("kind", ["plain", "axial", "resnet"])

@@ -1,4 +1,4 @@
-"""Where image files are: files, globs, the names in a folder."""
+"""Names of image files: of files, globs, and all that is in a folder."""
 
 import sys
 from collections import Counter

@@ -2,7 +2,7 @@
 
 Whole numbers are equal, and so are figures of at most `SHORT` digits: settings and counts. Longer
 ones differ by at most `RELATIVE` of their size, or `ABSOLUTE`: two processors (AVX-512 and AVX2)
-differed by a quarter of that. In text for readers figures are rounded, and a last bit may move the
+differed by at most 7e-5 of it. In text for readers figures are rounded, and a last bit may move the
 last digit: one in `ROUNDED` of a line's may be off by one there.
 """
 

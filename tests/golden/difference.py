@@ -1,8 +1,9 @@
 """Two texts compared: words exactly, figures within a tolerance.
 
-Whole numbers are equal. Figures with a point or an exponent are equal, or differ by at most
-`RELATIVE` of their size and `ABSOLUTE`. A figure that was rounded for the reader has few digits,
-and a last bit may move its last digit: one in `ROUNDED` may be off by one there.
+Whole numbers are equal, and so are figures of at most `SHORT` digits: settings and counts. Longer
+ones differ by at most `RELATIVE` of their size, or `ABSOLUTE`: two processors (AVX-512 and AVX2)
+differed by at most 7e-5 of it. In text for readers figures are rounded, and a last bit may move the
+last digit: one in `ROUNDED` of a line's may be off by one there.
 """
 
 import re
@@ -11,7 +12,8 @@ from difflib import SequenceMatcher
 
 RELATIVE = 2e-4
 ABSOLUTE = 2e-6
-ROUNDED = 20
+ROUNDED = 50
+SHORT = 5  # digits of a figure that was rounded
 SHOWN = 12  # differences of a line
 WIDTH = 160  # characters of each
 FIGURE = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.]*\w)")
@@ -21,6 +23,7 @@ def differences(old: str, new: str) -> list[str]:
     """Return what differs: the section, the path or the line, old -> new."""
     before, after = old.splitlines(), new.splitlines()
     found, loose, figures = list[str](), list[str](), 0
+    titles = _titles(before)
     for first, second in _pairs(before, after):
         one = before[first] if first is not None else None
         two = after[second] if second is not None else None
@@ -29,13 +32,29 @@ def differences(old: str, new: str) -> list[str]:
             assert number is not None
             found.append(f"{place(lines, number)}: {_cut(one)} -> {_cut(two)}")
             continue
-        verdict, counted = _compare(one, two)
+        verdict, counted = _compare(one, two, _is_told(before, first, titles))
         figures += counted
         if verdict:
             assert second is not None
             text = f"{place(after, second)}: {_cut(one)} -> {_cut(two)}"
             (loose if verdict == "rounded" else found).append(text)
     return found + (loose if len(loose) > max(1, figures // ROUNDED) else [])
+
+
+def _titles(lines: list[str]) -> list[str]:
+    """Return the section of each line."""
+    found, title = list[str](), ""
+    for line in lines:
+        title = line.removeprefix("== ") if line.startswith("== ") else title
+        found.append(title)
+    return found
+
+
+def _is_told(lines: list[str], number: int | None, titles: list[str]) -> bool:
+    """Return whether a line is text for a reader, in which figures are rounded."""
+    if number is None or '": ' in lines[number]:
+        return False
+    return titles[number] in ("stdout", "stderr") or titles[number].endswith((".html", ".md"))
 
 
 def _cut(line: str | None) -> str:
@@ -58,28 +77,40 @@ def _pairs(before: list[str], after: list[str]) -> Iterator[tuple[int | None, in
         yield from ((None, n) for n in range(k + both, m))
 
 
-def _compare(one: str, two: str) -> tuple[str, int]:
-    """Return how two lines differ (empty: not; rounded; other), and how many figures they have."""
+def _compare(one: str, two: str, told: bool) -> tuple[str, int]:
+    """Return how two lines differ (empty: not; rounded; other), and how many figures they round.
+
+    Args:
+        one: a line
+        two: the other
+        told: whether it is text for a reader, and no value of a file
+    """
     if one == two:
-        return "", len(FIGURE.findall(one))
+        return "", _rounded(one)
     if FIGURE.sub("#", one) != FIGURE.sub("#", two):
         return "other", 0
     pairs = list(zip(FIGURE.findall(one), FIGURE.findall(two), strict=True))
-    verdicts = {_figures(*pair) for pair in pairs}
+    verdicts = {_figures(a, b, told) for a, b in pairs}
     worst = "other" if "other" in verdicts else "rounded" if "rounded" in verdicts else ""
-    return worst, len(pairs)
+    return worst, _rounded(one)
 
 
-def _figures(one: str, two: str) -> str:
+def _rounded(line: str) -> int:
+    """Return how many figures of a line were rounded for the reader."""
+    return sum("." in each and _digits(each) <= SHORT for each in FIGURE.findall(line))
+
+
+def _figures(one: str, two: str, told: bool) -> str:
     if one == two:
         return ""
     if one.lstrip("-").isdigit() and two.lstrip("-").isdigit():
         return "other"
-    a, b = float(one), float(two)
-    if abs(a - b) <= max(RELATIVE * max(abs(a), abs(b)), ABSOLUTE):
-        return ""
-    step = max(_unit(one), _unit(two))
-    return "rounded" if _digits(one) <= 5 and abs(a - b) <= 1.01 * step else "other"
+    distance = abs(float(one) - float(two))
+    if max(_digits(one), _digits(two)) <= SHORT:
+        unit = _unit(one)
+        return "rounded" if told and unit == _unit(two) and distance <= 1.01 * unit else "other"
+    size = max(abs(float(one)), abs(float(two)))
+    return "" if distance <= max(RELATIVE * size, ABSOLUTE) else "other"
 
 
 def _digits(figure: str) -> int:

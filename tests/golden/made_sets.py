@@ -1,4 +1,4 @@
-"""Three tiny data sets, made of whole numbers alone: the same bytes on every machine.
+"""Tiny data sets, made of whole numbers alone: the same bytes on every machine.
 
 photos/     class folders in train/, val/ and test/
 tags.csv    images of tags/ with several labels and two numbers each
@@ -28,6 +28,7 @@ def write_sets(root: Path) -> None:
     _write_photos(root)
     _write_tags(root)
     _write_scenes(root)
+    _write_vtab(root / "vtab" / "svhn")
 
 
 def png(pixels: Pixels) -> bytes:
@@ -128,3 +129,11 @@ def _write_scenes(root: Path) -> None:
     (root / "scenes" / "classes.txt").write_text("".join(f"{name}\n" for name in SHAPES))
     annotations = {"images": images, "annotations": found, "categories": names}
     (root / "boxes" / "annotations.json").write_text(json.dumps(annotations))
+
+
+def _write_vtab(folder: Path) -> None:
+    for number in range(6):
+        _write(folder / "images" / f"{number}.png", photo(number, (40 * number, 90, 90), 8, 8))
+    for name, count, first in (("train800", 800, 0), ("val200", 200, 2), ("test", 20, 4)):
+        rows = [f"images/{first + number % 2}.png {number % 10}" for number in range(count)]
+        (folder / f"{name}.txt").write_text("\n".join(rows) + "\n")

@@ -1,5 +1,6 @@
 """Lines run in this process, and what each leaves: exit status, output, new and changed files."""
 
+import hashlib
 import io
 import os
 import shlex
@@ -9,8 +10,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from difflib import ndiff
 from pathlib import Path
 
+from golden.calls import CALLS
 from golden.lines import GROUPS, spelled
 from golden.made_sets import write_sets
 from golden.reading import pretty, text_of
@@ -20,8 +23,12 @@ SETTINGS = {
     "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "ORT_DISABLE_TELEMETRY": "1",
     "COLUMNS": "100", "TZ": "UTC", "MPLBACKEND": "agg",
 }  # fmt: skip
+SETTINGS_OF = {  # files of settings, and after what these stand
+    "run.toml": "", "config.json": "", "report.html": "[All settings, table]",
+}  # fmt: skip
+MOST, HEAD = 1000, 40  # lines of a part; those that are kept of a longer one
 EXPECTED = Path(__file__).with_name("expected")
-MADE = ("photos", "tags", "tags.csv", "scenes", "boxes", "odd")
+MADE = ("photos", "tags", "tags.csv", "scenes", "boxes", "odd", "vtab")
 
 
 def prepare() -> None:
@@ -46,9 +53,10 @@ def record(group: str, done: Callable[[str, str, float], None] = _untold) -> dic
     with _folder() as folder:
         write_sets(folder)
         places = _places(folder)
+        first = dict[str, tuple[str, list[str]]]()
         for name, line in GROUPS[group].items():
             began = time.process_time()
-            texts[name] = _recorded(line, folder, places)
+            texts[name] = _recorded(line, folder, places, first)
             done(name, texts[name], time.process_time() - began)
     return texts
 
@@ -78,12 +86,25 @@ def _places(folder: Path) -> list[tuple[str, str]]:
     return [(str(folder), "WORK"), (str(folder.parent / "cache"), "CACHE"), (str(source), "VITLAB")]
 
 
-def _recorded(line: str, folder: Path, places: list[tuple[str, str]]) -> str:
-    """Run a line; return what is recorded of it."""
+def _recorded(
+    line: str,
+    folder: Path,
+    places: list[tuple[str, str]],
+    first: dict[str, tuple[str, list[str]]],
+) -> str:
+    """Run a line; return what is recorded of it.
+
+    Args:
+        line: as `lines.toml` has it
+        folder: where it runs
+        places: names of folders of this machine
+        first: settings that the group has recorded already, by the names of their files
+    """
     words, before = shlex.split(spelled(line)), _files(folder)
     status, out, err = run(words)
     shown = pretty(_json(out)) if _json(out) is not None else out
-    parts = [f"$ vitlab {spelled(line)}", f"exit {status}"]
+    named = "" if words[:1] == ["python"] else "vitlab "
+    parts = [f"$ {named}{spelled(line)}", f"exit {status}"]
     parts += [
         f"== {name}\n{text}"
         for name, text in (("stdout", shown), ("stderr", without_progress(err)))
@@ -91,21 +112,47 @@ def _recorded(line: str, folder: Path, places: list[tuple[str, str]]) -> str:
     ]
     for name, state in _files(folder).items():
         if before.pop(name, None) != state:
-            parts.append(f"== {name}\n{text_of(folder / name)}")
+            parts.append(f"== {name}\n{_shorter(name, text_of(folder / name), first)}")
     parts += [f"== {name}\nis gone" for name in before]
-    return normal("\n".join(part.rstrip("\n") for part in parts) + "\n", places)
+    return normal("\n".join(_cut(part.rstrip("\n")) for part in parts) + "\n", places)
+
+
+def _shorter(name: str, text: str, first: dict[str, tuple[str, list[str]]]) -> str:
+    """Return a text whose settings say only how they differ from those recorded before."""
+    file = Path(name).name
+    if file not in SETTINGS_OF:
+        return text
+    mark = SETTINGS_OF[file]
+    head, _, rest = text.partition(mark) if mark else ("", "", text)
+    own = rest.splitlines()
+    if file not in first:
+        first[file] = (name, own)
+        return text
+    where, known = first[file]
+    changes = [each for each in ndiff(known, own) if each[:2] in ("- ", "+ ")]
+    return "\n".join([f"{head}{mark}", f"as {where}, but for", *changes])
+
+
+def _cut(part: str) -> str:
+    """Return the beginning of an output of thousands of lines, and a digest of all."""
+    lines = part.splitlines()
+    if len(lines) <= MOST:
+        return part
+    digest = hashlib.sha256(part.encode()).hexdigest()[:16]
+    return "\n".join([*lines[:HEAD], f"and {len(lines) - HEAD} more lines: all have {digest}"])
 
 
 def run(words: list[str]) -> tuple[int, str, str]:
     """Run `vitlab WORDS` in this process; return its exit status, stdout and stderr."""
     from vitlab.__main__ import main
 
+    python = words[:1] == ["python"]
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     given, status = sys.argv[:], 0
     sys.argv[1:] = words
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            main()
+            CALLS[words[1]](*words[2:]) if python else main()
     except SystemExit as stop:
         status = int(stop.code or 0)
     finally:

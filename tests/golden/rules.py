@@ -6,12 +6,15 @@ No file is left out for it: a rule replaces a value, and its name and its place 
 import re
 from collections.abc import Iterable
 
-CLOCKS = r"\w*seconds|elapsed|timing|images_per_second|peak_memory|latency|time|difference"
-FIGURE = r"\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
+CLOCKS = r"\w*seconds|elapsed|timing|images_per_second|peak_memory|latency|time|added|difference"
+FIGURE = r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?"
 PACKAGES = "vitlab|torch|numpy|pillow|python"
 RULES: tuple[tuple[str, str, str], ...] = (  # why, what, by what
     ("a clock, or noise of the last bits", rf'("(?:{CLOCKS})": ){FIGURE}', r"\1CLOCK"),
     ("a clock", r"(?<![\d:.])\d+:\d\d(?![\d:])(?! UTC)", "CLOCK"),
+    ("an image, whose bytes are a library's", r'"iVBOR[^"]*"', '"PNG"'),
+    ("a random name", r'("(?:id|request)": )"[^"]*"', r"\1ID"),
+    ("a random name", r"(/api/\w+/\d/)\w{8,}", r"\1ID"),
     ("a day", r"\d{4}-\d\d-\d\d[T ][\d:.]+(?:\+00:00|Z| UTC)?", "DAY"),
     ("a day", r"\d{1,2} [A-Z][a-z]+ \d{4}, \d\d:\d\d UTC", "DAY"),
     ("a duration", rf"\b{FIGURE} (?:ms|s|min|h|seconds?|minutes?|hours?)\b", "DURATION"),

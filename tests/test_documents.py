@@ -29,7 +29,8 @@ HOSTILE: tuple[Any, ...] = (
 )  # fmt: skip
 BAD_JSON = {
     NESTED: "nested too deeply", f'{{"a": {NESTED}}}': "nested too deeply",
-    DEEP: "nested too deeply", "": "Expecting value", "null": "no object, but null",
+    DEEP: "nested too deeply", f"[{DEEP}]": "nested too deeply",
+    "": "Expecting value", "null": "no object, but null",
     "[]": "no object, but a list", "1": "no object, but a number", '"a"': "no object, but a text",
     "true": "no object, but true or false", '{"a": 1': "Expecting", "\xff": "decode",
     '{"a": ' + "9" * 5000 + "}": "too many digits",

@@ -95,15 +95,15 @@ def _why(reason: ValueError) -> str:
 
 def _check_shape(found: Any, name: str, error: type[UserError]) -> Fields:
     """Return an object whose parts are not nested too deeply."""
-    if not isinstance(found, dict):
-        raise error(f"{name} is damaged: it holds no object, but {_kind(found)}")
-    level: list[Any] = [found]
-    for _ in range(DEEPEST):
+    level: list[Any] = [found] if isinstance(found, dict | list) else []
+    for _ in range(DEEPEST):  # Python 3.14 reads what is nested 10,000 times
         inside = (_parts(each) for each in level)
         level = [part for parts in inside for part in parts if isinstance(part, dict | list)]
-        if not level:
-            return found
-    raise error(f"{name} is damaged: it is nested too deeply")
+    if level:
+        raise error(f"{name} is damaged: it is nested too deeply")
+    if not isinstance(found, dict):
+        raise error(f"{name} is damaged: it holds no object, but {_kind(found)}")
+    return found
 
 
 def _parts(value: Any) -> Iterable[Any]:

@@ -52,7 +52,7 @@ def called() -> None:
         vitlab.recipe("small", "photos", epoch=3)
     except vitlab.UserError as error:
         print(f"{type(error).__name__}: {error}")
-    print(pretty(sorted(name for name in dir(vitlab) if not name.startswith("_"))))
+    print(pretty(sorted(vitlab.__all__)))
 
 
 def served() -> None:
@@ -75,7 +75,7 @@ def explored() -> None:
     with _service(words.split(), "explore at") as ask:
         found = ask("/api/state", None)
         image = found["images"][0]["id"]
-        for path in (f"look/0/{image}", f"map/0/{image}/norm", f"map/0/{image}/none", "look/7/x"):
+        for path in (f"look/0/{image}", f"map/0/{image}/norms", f"map/0/{image}/none", "look/7/x"):
             ask(f"/api/{path}", None)
 
 

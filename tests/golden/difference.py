@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 RELATIVE = 2e-4
 ABSOLUTE = 2e-6
 ROUNDED = 50
-SHORT = 5  # digits of a figure that was rounded
+SHORT = 4  # digits of a figure that was rounded
 SHOWN = 12  # differences of a line
 WIDTH = 160  # characters of each
 FIGURE = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.]*\w)")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 WIDE = 140  # characters of a line of JSON
+IN_A_ROW = 6  # numbers of a longer list
 FIRST = 3  # numbers of a tensor, or of a vector in a table
 ROWS = 40  # of a table
 TEXTS = {".csv", ".md", ".txt", ".py"}
@@ -70,14 +71,9 @@ def pretty(value: Any, indent: int = 0) -> str:
 
 
 def _packed(cells: list[str]) -> Iterator[str]:
-    """Yield rows of as many numbers as fit."""
-    row = ""
-    for cell in cells:
-        if row and len(row) + len(cell) > WIDE - 20:
-            yield row
-            row = ""
-        row += f"{', ' if row else ''}{cell}"
-    yield row
+    """Yield rows of as many numbers, however many digits each has."""
+    for start in range(0, len(cells), IN_A_ROW):
+        yield ", ".join(cells[start : start + IN_A_ROW])
 
 
 class _Words(HTMLParser):

@@ -112,7 +112,8 @@ def _recorded(
     ]
     for name, state in _files(folder).items():
         if before.pop(name, None) != state:
-            parts.append(f"== {name}\n{_shorter(name, text_of(folder / name), first)}")
+            text = normal(text_of(folder / name), places)  # two runs may start in one second
+            parts.append(f"== {name}\n{_shorter(name, text, first)}")
     parts += [f"== {name}\nis gone" for name in before]
     return normal("\n".join(_cut(part.rstrip("\n")) for part in parts) + "\n", places)
 

@@ -242,7 +242,7 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("digits") / "run"
     with pytest.raises(SystemExit) as stop:
-        main(["train", "digits", "--out", str(folder), *QUICK], effort=SHOWN)
+        main(["train", "digits", "--out", str(folder), *QUICK], effort=Effort(memory=False))
     assert not stop.value.code
     return folder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from conftest import QUICK, call, fewer_digits
+from conftest import QUICK, SHOWN, call, fewer_digits
 from vitlab.commands.train import Train, build
 from vitlab.console.parsing import parse
 from vitlab.errors import OptionError
@@ -19,7 +19,7 @@ def test_train_prints_one_json_object(
 ) -> None:
     words = ["train", str(photos), "--out", str(tmp_path / "r"), "--json", "--seed", "4", *QUICK]
     words += ["--dropout", "0.1", "--no-flip", "--precision", "bf16"]
-    code, out, err = call(capsys, *words)
+    code, out, err = call(capsys, *words, effort=SHOWN)
     assert code == 0, err
     figures = json.loads(out)
     assert figures["run"] == str(tmp_path / "r")

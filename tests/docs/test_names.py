@@ -23,7 +23,8 @@ OTHERS = re.findall(  # of torchrun, pytest, mypy, docker, sbatch and ray, and o
     r"\S+",
     "--rdzv-backend --rdzv-endpoint --rdzv-id --max-restarts --standalone --nproc-per-node "
     "--nnodes --master-port --durations --strict --help --help-all --version --json --entrypoint "
-    "--shm-size --target --gpus --time --build-arg --nodes --include-dashboard --dist --head",
+    "--shm-size --shuffle --target --gpus --time --build-arg --nodes --include-dashboard --dist "
+    "--head",
 )
 CODE = re.compile(r"`([^`\n]+)`")
 

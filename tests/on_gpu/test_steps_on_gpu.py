@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import vitlab
-from conftest import TINY, photo_folder
+from conftest import BRIEF, TINY, photo_folder
 from on_gpu.a_gpu_there import a_gpu, no_wait
 from on_gpu.stand_in import StandIn
 from steps import each_step
-from vitlab import device as devices
+from vitlab import on_device
 from vitlab.data.augment import augment as augmenting
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
@@ -35,7 +35,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 
-ON_GPU = Host(device="cuda", workers=0, compile="no")
+ON_GPU = Host(device="cuda", workers=0, compile="no", effort=BRIEF)
 SMALL = {"model": TINY["model"], "image_size": 16, "batch": 8, "steps": 3}
 QUICK = TINY | {"batch": 16, "steps": 3}
 # of optimizers that cannot tell by themselves, on the GPU, that a step must not be taken
@@ -133,7 +133,7 @@ def test_a_run_is_that_of_a_cpu(tmp_path: Path) -> None:
     """Masks, mixing, draws and order are the host's: a GPU may only round differently."""
     more = {"mixup": 0.3, "erase": 0.5, "rand_ops": 1, "precision": "fp32"}
     recipe = vitlab.recipe("digits", **QUICK | more)
-    want = vitlab.train(recipe, tmp_path / "cpu", host=Host(device="cpu", workers=0))
+    want = vitlab.train(recipe, tmp_path / "cpu", host=Host(device="cpu", workers=0, effort=BRIEF))
     with a_gpu():
         run = vitlab.train(recipe, tmp_path / "gpu", host=ON_GPU)
         got = [weight.detach().cpu() for weight in run.model.parameters()]
@@ -223,7 +223,7 @@ def test_the_fast_form_never_waits(precision: str) -> None:
 
 @pytest.fixture
 def apple(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    for place in (devices, augmenting):
+    for place in (on_device, augmenting):
         monkeypatch.setattr(place, "WITHOUT_FLOAT64", ("cuda",))
     with a_gpu() as gpu:
         gpu.float64 = False

@@ -134,7 +134,7 @@ def test_the_page_on_training_passes_functions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    pages.run(pages.ROOT / "docs" / "training.md")
+    pages.run(pages.ROOT / "docs" / "training.md", BRIEF)
     code = RunFolder(tmp_path / "runs" / "own").code
     assert [code["transform"], code["loss"]] == [
         "__main__.grayscale_sometimes",

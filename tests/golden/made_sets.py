@@ -132,8 +132,10 @@ def _write_scenes(root: Path) -> None:
 
 
 def _write_vtab(folder: Path) -> None:
-    for number in range(6):
-        _write(folder / "images" / f"{number}.png", photo(number, (40 * number, 90, 90), 8, 8))
-    for name, count, first in (("train800", 800, 0), ("val200", 200, 2), ("test", 20, 4)):
-        rows = [f"images/{first + number % 2}.png {number % 10}" for number in range(count)]
+    """Write a task: equal images would have answers whose order the last bits decide."""
+    for number in range(60):
+        tint = (24 * (number % 10), 90, 240 - 24 * (number % 10))
+        _write(folder / "images" / f"{number}.png", photo(number, tint, 8, 8))
+    for name, count, first in (("train800", 800, 0), ("val200", 200, 20), ("test", 20, 40)):
+        rows = [f"images/{first + number % 20}.png {number % 10}" for number in range(count)]
         (folder / f"{name}.txt").write_text("\n".join(rows) + "\n")

@@ -24,6 +24,7 @@ RULES: tuple[tuple[str, str, str], ...] = (  # why, what, by what
     ("noise of the last bits", rf"within {FIGURE} of the model", "within NOISE of the model"),
     ("size of what another package writes", rf"(\.onnx|\.pt2), {FIGURE} [kM]B", r"\1, SIZE"),
     ("size of what another package writes", rf"(\bsize +){FIGURE} [kM]B", r"\1SIZE"),
+    ("size of a table, whose last digits differ", r'("bytes": )\d+', r"\1SIZE"),
     ("threads of the machine", r"cpu, \d+ threads?", "cpu, THREADS"),
     ("a version, which only a checkout has", r"^git = .*\n", ""),
     ("a version", rf"^({PACKAGES}|processor) = .*$", r"\1 = VERSION"),

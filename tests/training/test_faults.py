@@ -3,7 +3,7 @@
 `VITLAB_FAULTS=999 pytest -m campaign tests/training/test_faults.py -rP` tries every operation in
 every way; a smaller number tries so many operations, evenly spread. A library that counts file
 operations is compiled and preloaded into a process that has imported everything; each session is
-forked from it. No report is drawn, which would take most of the time.
+forked from it. Its report is drawn each time.
 """
 
 import json
@@ -34,7 +34,7 @@ import vitlab.commands.train, vitlab.console.parsing, vitlab.training.run
 import torch._dynamo  # which every session would import by itself
 from vitlab.cli import main
 from vitlab.effort import Effort
-brief = Effort(resamples=10, report=False)
+brief = Effort(resamples=10)
 for line in sys.stdin:
     folder, number, way, said, trace, words = json.loads(line)
     pid = os.fork()

@@ -395,17 +395,6 @@ class RunFolder:
         report = {"report": str(self.report)} if host.draws_report else {}
         return self.places | report
 
-    @property
-    def lacks_report(self) -> bool:
-        """Whether the run has a result that names a report, which is not there.
-
-        Raises:
-            RunError: the journal cannot be read.
-        """
-        lines = self.journal.read()
-        named = any(line["kind"] == "result" and "report" in line for line in lines)
-        return named and not self.report.is_file()
-
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Create the folder and hold it for this process alone, until the block or process ends.

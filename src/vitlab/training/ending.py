@@ -38,6 +38,7 @@ from vitlab.models.packed import Packed
 from vitlab.models.unlike import Unlike
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
+from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.checkpoints import Saver
 from vitlab.training.first_state import first_state
@@ -63,6 +64,19 @@ def finished(folder: RunFolder, result: Any, world: World = ALONE) -> Run | None
         return None
     world.say(f"the run in {folder.path} is already finished")
     return Run(folder.path, RunRecord(result), load(folder.model), world.rank)
+
+
+def needs_report(folder: RunFolder, host: Host, world: World = ALONE) -> bool:
+    """Return whether a finished run has a result that names a report, which is not there.
+
+    If so, the user is told.
+    """
+    lines = folder.journal.read() if host.draws_report and not folder.report.is_file() else []
+    named = any("report" in line for line in lines if line["kind"] == "result")
+    is_missing: bool = world.broadcast(named)
+    if is_missing:
+        world.say("its report is missing: testing it again")
+    return is_missing
 
 
 def conclude(observer: Observer, stop: Stop) -> Outcome:

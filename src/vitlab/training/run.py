@@ -28,7 +28,7 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.training import screen, trial_steps
 from vitlab.training.budget import Pacer
 from vitlab.training.checkpoints import Saver
-from vitlab.training.ending import conclude, finished, repeat_test
+from vitlab.training.ending import conclude, finished, needs_report, repeat_test
 from vitlab.training.first_state import first_state, fitted_start, keep_start
 from vitlab.training.forecast import foresee
 from vitlab.training.leaks import applied, find_leaks
@@ -89,28 +89,38 @@ def train_and_test(request: RunRequest) -> Outcome:
         UserError: as `vitlab.train`, which writes the report too.
         KeyboardInterrupt: a stop was asked for; the state is saved, and `resume` continues.
     """
-    host, start = request.host, request.start
+    host = request.host
     recipe, images = learning_from(request.recipe, request.data)
     with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
         stop.patient, stop.quiet = world.size > 1, not world.first
-        name = run_name(recipe, start)
-        place = placed(request.out, name, resume=request.resume, world=world)
+        place = placed(
+            request.out, run_name(recipe, request.start), resume=request.resume, world=world
+        )
         folder = RunFolder(place, silent=not world.first)
         resume = request.resume or world.restarted
-        how = resume, world, start, request.hooks, images, request.change, request.opened
         with world.agreed(), stop.at_once():
-            task = prepare(recipe, host, folder, *how)
+            task = prepare(
+                recipe,
+                host,
+                folder,
+                resume,
+                world,
+                request.start,
+                request.hooks,
+                images,
+                request.change,
+                request.opened,
+            )
         agreed, started = world.broadcast([task.recipe.precision, task.started])
         task = replace(task, recipe=replace(task.recipe, precision=agreed), started=started)
-        result, lacks_report = world.broadcast([folder.result(), folder.lacks_report])
-        if before := finished(folder, result, world):
-            if not lacks_report or not host.draws_report:
-                return Outcome(before, None, is_new=False)
-            world.say("its report is missing: testing it again")
-            stop.message = "interrupted: pass --resume to write the report"
-            task = fitted_start(_without_leaks(task, world, stop), world, device)
-            with stop.at_once():
-                return Outcome(before, repeat_test(task, before, world, device), is_new=False)
+        if before := finished(folder, world.broadcast(folder.result()), world):
+            test = None
+            if needs_report(folder, host, world):
+                stop.message = "interrupted: pass --resume to write the report"
+                task = fitted_start(_without_leaks(task, world, stop), world, device)
+                with stop.at_once():
+                    test = repeat_test(task, before, world, device)
+            return Outcome(before, test, is_new=False)
         with world.agreed(), stop.at_once():
             pacer = _foresee(task, world, device, request.invocation.began)
         task = _without_leaks(task, world, stop)

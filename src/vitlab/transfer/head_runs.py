@@ -37,7 +37,7 @@ from vitlab.recipes.head_search import HeadSearch, MaskOptions
 from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.ending import finished
+from vitlab.training.ending import finished, needs_report
 from vitlab.training.from_weights import config_from, made_from, starting_model
 from vitlab.training.leaks import applied, find_leaks, leak_figures
 from vitlab.training.observer import bearable
@@ -109,7 +109,7 @@ def segment_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     marks = fingerprint(masked(splits.train).whole), model_fingerprint(model)
     if folder.started:
         run = known_run(folder, *marks, recipe)
-        if not lacks_report(folder, host):
+        if not needs_report(folder, host):
             return Outcome(run, None, is_new=False)
     leaks = find_leaks(recipe, host, splits, model.seen)
     splits = applied(splits, leaks)
@@ -162,7 +162,7 @@ def regress_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     marks = fingerprint(splits.whole or splits.train), model_fingerprint(base)
     if folder.started:
         run = known_run(folder, *marks, recipe)
-        return Outcome(run, ObjectiveTest() if lacks_report(folder, host) else None, is_new=False)
+        return Outcome(run, ObjectiveTest() if needs_report(folder, host) else None, is_new=False)
     leaks = find_leaks(recipe, host, splits, base.seen)
     splits = applied(splits, leaks)
     train, compute = splits.train, begun(host, splits)
@@ -223,14 +223,6 @@ def known_run(folder: RunFolder, mark: str, origin: str, recipe: Recipe) -> Run:
     done = finished(folder, folder.result())
     assert done is not None
     return done
-
-
-def lacks_report(folder: RunFolder, host: Host) -> bool:
-    """Return whether the report of a finished run is to be written, and tell the user."""
-    if not host.draws_report or not folder.lacks_report:
-        return False
-    say("its report is missing: testing it again")
-    return True
 
 
 def keep_run(

@@ -42,7 +42,7 @@ from vitlab.recipes.recipe import PROBE, Host, Recipe
 from vitlab.run_reports.report_run import report_run
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.ending import reported, saved_and_tested
+from vitlab.training.ending import needs_report, reported, saved_and_tested
 from vitlab.training.first_state import first_state
 from vitlab.training.from_weights import made_from
 from vitlab.training.leaks import applied, find_leaks
@@ -57,7 +57,6 @@ from vitlab.transfer.head_runs import (
     ProbeRequest,
     headed,
     known_run,
-    lacks_report,
     regress_by,
     segment_by,
 )
@@ -219,7 +218,7 @@ def _resume_probe(request: ProbeRequest, folder: RunFolder, device: torch.device
         images is None,
     )
     run = known_run(folder, mark, origin, recipe)
-    if not lacks_report(folder, request.host):
+    if not needs_report(folder, request.host):
         return Outcome(run, None, is_new=False)
     splits = applied(splits, folder.duplicates)
     compute = Compute(device, "fp32", "plain", request.host.workers)

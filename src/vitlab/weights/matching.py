@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -94,7 +93,7 @@ def _for_channels(kernel: Tensor, count: int) -> Tensor:
     return repeated * (there / count)
 
 
-def check(reading: Reading, source: StoredTensors, expected: Mapping[str, Tensor]) -> None:
+def check(reading: Reading, source: StoredTensors, expected: StateDict) -> None:
     """Check names and shapes.
 
     Args:
@@ -143,7 +142,7 @@ def unused(reading: Reading, source: StoredTensors) -> dict[str, str]:
     return reasons
 
 
-def _their_shapes(entry: Entry, expected: Mapping[str, Tensor]) -> list[Shape]:
+def _their_shapes(entry: Entry, expected: StateDict) -> list[Shape]:
     """The shapes that an entry's tensors have in the other format."""
     written = entry.write([expected[name] for name in entry.ours])
     return [tuple(tensor.shape) for tensor in written]

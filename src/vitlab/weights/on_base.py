@@ -9,9 +9,7 @@ from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.weights.assembly import empty
 from vitlab.weights.delta_base import DeltaBase
-from vitlab.weights.identity import (
-    base_of,
-)
+from vitlab.weights.identity import base_of
 from vitlab.weights.state import StateDict, fits
 
 

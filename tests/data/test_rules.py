@@ -12,21 +12,18 @@ import pyarrow as pa
 import pytest
 import torch
 
+from vitlab.data.cells import ColumnFacts, is_missing, plain_value
 from vitlab.data.class_names import look_alike_notes, merge_names, spell_name
 from vitlab.data.folder_names import is_system_name
-from vitlab.data.rules import (
-    ColumnFacts,
+from vitlab.data.label_cells import (
     LabelColumn,
-    find_split_column,
-    is_missing,
     join_labels,
-    path_in,
-    path_spellings,
-    plain_value,
     read_label,
     read_label_column,
     split_labels,
 )
+from vitlab.data.path_cells import path_in, path_spellings
+from vitlab.data.split_cells import find_split_column
 from vitlab.errors import DataError
 
 

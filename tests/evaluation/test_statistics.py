@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from vitlab.evaluation.multiple_tests import holm
 from vitlab.evaluation.statistics import (
     detectable,
-    holm,
     paired,
     power,
     seeds_to_see,

@@ -25,6 +25,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.cells import usual_columns
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.folder_names import MASK_LAYOUTS
 from vitlab.data.holdout import chosen
@@ -33,7 +34,6 @@ from vitlab.data.loading.loader import in_chunks
 from vitlab.data.mask_frames import place_masks
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
-from vitlab.data.rules import find_split_column, usual_columns
 from vitlab.data.settings import AnnotationFrame, Columns
 from vitlab.data.sources.cell_table import check_known_columns
 from vitlab.data.sources.folders import json_files, names_below, visible
@@ -52,6 +52,7 @@ from vitlab.data.sources.source import (
     origin,
     without,
 )
+from vitlab.data.split_cells import find_split_column
 from vitlab.data.split_words import SPLIT_OF
 from vitlab.data.splits import split_opened
 from vitlab.errors import DataError, ImageError

@@ -20,8 +20,8 @@ import numpy as np
 from vitlab.evaluation.answers import Answers, Bools, Floats, Integers, SingleAnswers, Weighted
 from vitlab.evaluation.intervals import RESAMPLES, difference, resampled, resamples_for
 from vitlab.evaluation.metrics import METRICS, Interval, values_of
+from vitlab.evaluation.multiple_tests import holm
 from vitlab.evaluation.run_predictions import Examined
-from vitlab.evaluation.statistics import holm
 
 
 @dataclass(frozen=True, eq=False)

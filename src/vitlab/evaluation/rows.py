@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vitlab.data.rules import join_labels
+from vitlab.data.label_cells import join_labels
 from vitlab.data.sources.source import Source
 from vitlab.evaluation.answers import Floats
 from vitlab.evaluation.infer import Inferred

@@ -1,4 +1,4 @@
-"""Statistics of few runs: Student's t, Welch's and paired tests, Holm's correction, power.
+"""Statistics of few runs: Student's t, Welch's and paired tests, power.
 
 An arm has one figure per seed. What is estimated is a contrast, a sum of the arms' means, each with
 a coefficient: `{"a": 1.0, "b": -1.0}` is the mean of a less that of b.
@@ -103,18 +103,6 @@ def paired(contrast: Contrast, values: Values) -> Estimate:
         return Estimate(float(each.mean()), math.inf, 0)
     error = (each - each[0]).std(ddof=1) / math.sqrt(len(each))
     return Estimate(float(each.mean()), float(error), len(each) - 1)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number, by Holm's step-down procedure (Holm, 1979).
-
-    Of all that are below 0.05 afterward, any is a false one with a probability of at most 5%.
-    """
-    found = np.array(p_values)
-    order = np.argsort(p_values, kind="stable")
-    stepped = np.maximum.accumulate(found[order] * np.arange(len(order), 0, -1))
-    found[order] = np.minimum(stepped, 1.0)
-    return [*map(float, found)]
 
 
 def power(difference: float, deviation: float, seeds: int, tests: int = 1) -> float:

@@ -13,13 +13,13 @@ from operator import itemgetter
 from typing import Any, Self
 
 from vitlab.errors import OptionError
+from vitlab.evaluation.multiple_tests import holm
 from vitlab.evaluation.statistics import (
     LEVEL,
     POWER,
     Contrast,
     Estimate,
     Values,
-    holm,
     paired,
     seeds_to_see,
     welch,

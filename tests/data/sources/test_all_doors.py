@@ -27,8 +27,8 @@ import pytest
 from pyarrow import parquet as pq
 
 from made_files import encoded, photo, tarred
+from vitlab.data.label_cells import join_labels
 from vitlab.data.open import Opened, open_images
-from vitlab.data.rules import join_labels
 from vitlab.data.settings import Columns
 from vitlab.errors import DataError
 

@@ -13,8 +13,8 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score
 
 from vitlab.data.labels import MultiLabels
 from vitlab.evaluation.answers import MultiAnswers, SingleAnswers, answers_of
+from vitlab.evaluation.multiple_tests import holm
 from vitlab.evaluation.paired_tests import mcnemar, pairs_of
-from vitlab.evaluation.statistics import holm
 
 
 def answers(seed: int, skill: float, images: int = 300, classes: int = 4) -> SingleAnswers:

@@ -12,24 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from vitlab.data.cells import ColumnFacts, encode_cells, plain_value, usual_columns
+from vitlab.data.label_cells import LABEL_COLUMNS, Label, LabelColumn, read_label_column
 from vitlab.data.labels import Classes, Integers, UnlabeledError, index_labels
-from vitlab.data.rules import (
-    LABEL_COLUMNS,
-    ColumnFacts,
-    Label,
-    LabelColumn,
-    SplitColumn,
-    encode_cells,
-    find_split_column,
-    plain_value,
-    read_label_column,
-    usual_columns,
-)
 from vitlab.data.settings import Columns
 from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.request import NO_LABELS, Found, Part, Request
 from vitlab.data.sources.source import Source, Subset, grouped, numbered
+from vitlab.data.split_cells import SplitColumn, find_split_column
 from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
 from vitlab.errors import DataError
 from vitlab.options import nearest

@@ -6,7 +6,7 @@
 Other names of columns, several columns of 0 and 1, and files without a first line of names are
 recognized. Paths are relative to the list's folder, or to a folder in it. A column
 `labels` holds any number of labels, in CSV separated by `|`; every image then has, or does not
-have, each class. What cells mean is in `data/rules.py`.
+have, each class. What cells mean is in `data/cells.py`.
 """
 
 import csv
@@ -19,16 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from vitlab.data.cells import usual_columns
 from vitlab.data.decode.formats import SUFFIXES as IMAGES
-from vitlab.data.rules import (
-    FOLD_COLUMNS,
-    LABEL_COLUMNS,
-    PATH_COLUMNS,
-    SPLIT_COLUMNS,
-    path_in,
-    path_spellings,
-    usual_columns,
-)
+from vitlab.data.label_cells import LABEL_COLUMNS
+from vitlab.data.path_cells import PATH_COLUMNS, path_in, path_spellings
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
 from vitlab.data.sources.folders import visible
@@ -36,6 +30,7 @@ from vitlab.data.sources.image_files import image_paths
 from vitlab.data.sources.paths import Inside, read_text, some
 from vitlab.data.sources.request import Found, Part, Request
 from vitlab.data.sources.urls import is_url
+from vitlab.data.split_cells import FOLD_COLUMNS, SPLIT_COLUMNS
 from vitlab.data.split_words import SPLIT_OF
 from vitlab.errors import DataError
 
@@ -245,7 +240,7 @@ class Places:
         """Return the path of a file, and how it was read if not as written; empty if none is there.
 
         Args:
-            path: as in `data.rules.path_in`
+            path: as in `data.path_cells.path_in`
         """
         for spelling, how in path_spellings(path, self.root.name) if path else ():
             if os.path.isfile(self.root / (spelling + self.ending)):  # noqa: PTH113  however long

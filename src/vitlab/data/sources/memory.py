@@ -18,11 +18,12 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 from torch.utils.data import Subset as TorchSubset
 
+from vitlab.data.cells import plain_value
 from vitlab.data.decode.stored import PixelImage, StoredImage
 from vitlab.data.holdout import SPLIT_SEED, split_off
 from vitlab.data.identities import Numbered
+from vitlab.data.label_cells import read_label
 from vitlab.data.labels import Classes, Labels, SingleLabels
-from vitlab.data.rules import plain_value, read_label
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
 from vitlab.data.sources.image_files import named_files

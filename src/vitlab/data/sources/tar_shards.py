@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from vitlab.data.cells import is_missing
 from vitlab.data.decode.formats import (
     CLIPS,
     FORMATS,
@@ -37,7 +38,6 @@ from vitlab.data.decode.formats import (
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.folder_names import is_system_name
 from vitlab.data.labels import Integers
-from vitlab.data.rules import is_missing
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, open_rows
 from vitlab.data.sources.file_tree import ARCHIVES, BESIDE, MOST_LOOKED_INTO

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.evaluation.metrics import MAIN, METRICS, Metric
+from vitlab.evaluation.multiple_tests import holm
 from vitlab.evaluation.paired_tests import Difference
-from vitlab.evaluation.statistics import Estimate, holm, paired, welch
+from vitlab.evaluation.statistics import Estimate, paired, welch
 from vitlab.report.comparing.compared_run import ComparedRun, differing
 from vitlab.report.comparing.recipe_groups import ComparedRecipe
 

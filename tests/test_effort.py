@@ -7,7 +7,7 @@ import pytest
 
 from conftest import BRIEF, QUICK, call
 from vitlab.effort import Effort
-from vitlab.evaluation.intervals import affordable
+from vitlab.evaluation.intervals import RESAMPLES, affordable
 from vitlab.recipes.recipe import Host
 
 
@@ -24,6 +24,7 @@ def test_resamples_are_at_most_so_many() -> None:
     assert [affordable(1000), affordable(1000, 100), affordable(10**9)] == [1000, 100, 200]
     assert affordable(10**9, 100) == 100
     assert affordable(1000, 0) == 0
+    assert Effort().resamples == RESAMPLES
 
 
 def test_a_command_takes_it(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import vitlab
 from conftest import environment
+from golden.rules import without_progress
 from models.test_architectures import a_model, close, some_images
 from vitlab.errors import OptionError, PackageError
 from vitlab.models.fast import accelerate as room
@@ -23,9 +24,6 @@ from vitlab.models.fast.accelerate import Timed, ranking
 from vitlab.models.model import Model
 
 CPU = torch.device("cpu")
-
-
-SLOW = "making the model fast …"  # our own line on a slow machine
 
 
 def computed_by(engine: Any, model: Model, precision: Any = "fp32") -> Model:
@@ -81,9 +79,8 @@ def test_it_travels_to_another_process_and_is_accelerated_there(
     if engine in engines.RUNTIMES:
         assert all(there.encode.built.values()), "built there"
         assert copy.deepcopy(fast).encode.built == fast.encode.built, "graphs are shared"  # type: ignore[union-attr]
-        words = [each.getMessage() for each in caplog.records]
-        words += [line for text in capfd.readouterr() for line in text.splitlines()]
-        assert [each for each in words if not each.startswith(SLOW)] == []
+        words = "".join(f"{each.getMessage()}\n" for each in caplog.records)
+        assert without_progress(words + "".join(capfd.readouterr())) == ""
     if engine == "onnxruntime":
         with pytest.raises(OptionError, match="engine=onnxruntime cannot compute"):
             computed_by("onnxruntime", model, "bf16")

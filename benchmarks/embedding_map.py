@@ -43,7 +43,7 @@ def main(run: str, data: str) -> None:
     points = embedding_map(seen.features)
     seconds = time.perf_counter() - start
     unit = seen.features / np.linalg.norm(seen.features, axis=1, keepdims=True)
-    labels = source.labels.take(seen.indices).targets()
+    labels = source.target.take(seen.indices).batch()
     result = {
         "images": len(points),
         "seconds": seconds,

@@ -34,12 +34,13 @@ from PIL import Image
 from vitlab.data.decode import jpeg
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.decode.jpeg import Frame, frame_of
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.models.config import ViTConfig
 
 SIZE, AREA = 224, 0.08
@@ -127,7 +128,7 @@ def ours(source: Any, repeats: int = 1) -> Work:
 def contenders(files: list[Path]) -> dict[str, Work]:
     """Return our work, then those of the installed peers."""
     labels = SingleLabels.blank(len(files), 2)
-    source = LabeledFiles(Path(), [str(file) for file in files], labels, ("a", "b"))
+    source = Images.of(ImageFiles(Path(), [str(file) for file in files]), labels, ("a", "b"))
     works: dict[str, Work] = {
         "vitlab": ours(source),
         "vitlab, three copies of each image": ours(source, repeats=3),
@@ -232,11 +233,10 @@ def enlarged(files: list[Path], folder: Path) -> list[Path]:
 def small(file: str) -> dict[str, Work]:
     """Read 2,000 images of a Parquet file, from it and from tar shards made of it."""
     from vitlab.data.prepare import copy
-    from vitlab.data.sources.source import Subset
 
     whole = open_to_learn(file).whole
     assert whole is not None
-    some = Subset(whole, np.arange(min(2000, len(whole))))
+    some = whole.take(np.arange(min(2000, len(whole))))
     folder = Path(tempfile.mkdtemp()) / "tar"
     copy({"train": some}, folder, layout="tar", workers=0)
     tars = open_images(str(folder)).every()

@@ -39,8 +39,8 @@ from typing import Any
 import numpy as np
 
 import vitlab
+from vitlab.data.images import Images
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.source import Source
 from vitlab.recipes.recipe import Host
 
 SEEDS = (0, 1, 2)
@@ -73,9 +73,9 @@ class Pool:
     def __init__(self, data: str) -> None:
         splits = open_to_learn(data)
         self.classes = splits.classes
-        self.images: dict[str, list[tuple[Source, int]]] = {each: [] for each in self.classes}
+        self.images: dict[str, list[tuple[Images, int]]] = {each: [] for each in self.classes}
         for source in (splits.train, splits.test):
-            for number, label in enumerate(source.labels.targets().tolist()):
+            for number, label in enumerate(source.target.batch().tolist()):
                 self.images[self.classes[label]].append((source, number))
 
     def drawn(self, wanted: Set, seed: int) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:

@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import vitlab
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.source import Source
 from vitlab.evaluation.label_errors import find_label_errors
 
 
-def write_flipped(source: Source, channels: int, share: float, seed: int, folder: Path) -> Path:
+def write_flipped(source: Images, channels: int, share: float, seed: int, folder: Path) -> Path:
     """Write images and a list of them, a share of the labels flipped; return the list."""
     generator = np.random.default_rng(seed)
-    truth = source.labels.targets()
+    truth = source.target.batch()
     flipped = generator.permutation(len(truth))[: round(share * len(truth))]
     given = truth.copy()
     given[flipped] = (truth[flipped] + generator.integers(1, len(source.classes), len(flipped))) % (

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import vitlab
+from vitlab.data.images import Images
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.source import Source
 from vitlab.recipes.recipe import Host
 
 MODES = ("all", "attention", "ffn", "head", "norms", "lora")
@@ -48,18 +48,18 @@ class Case:
         return f"{kind}-{self.tune}-{self.optimizer}-{self.lr:g}-{self.shots}-{self.seed}"
 
 
-def subset(source: Source, shots: int, seed: int) -> np.ndarray:
+def subset(source: Images, shots: int, seed: int) -> np.ndarray:
     """Return the numbers of the first `shots` images per class of a permutation; 0 for all."""
     if not shots:
         return np.arange(len(source))
-    labels, generator = source.labels.targets(), np.random.default_rng(seed)
+    labels, generator = source.target.batch(), np.random.default_rng(seed)
     order = generator.permutation(len(source))
     return np.sort(np.concatenate([order[labels[order] == k][:shots] for k in np.unique(labels)]))
 
 
-def write(source: Source, numbers: np.ndarray, folder: Path) -> None:
+def write(source: Images, numbers: np.ndarray, folder: Path) -> None:
     """Write images as files in class folders, their bytes as they are."""
-    labels = source.labels.targets()
+    labels = source.target.batch()
     for number in numbers.tolist():
         place = folder / source.classes[labels[number]]
         place.mkdir(parents=True, exist_ok=True)

@@ -38,8 +38,8 @@ from torch import Tensor
 
 import vitlab
 from vitlab.data.boxes import scenes
+from vitlab.data.images import Images
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.source import Source, Subset
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import infer
 from vitlab.evaluation.probes.few_shot import classes_of
@@ -117,7 +117,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Images:
+class VectorSet:
     """Vectors and classes (n,) of images; whether each is new; the side that each is of."""
 
     vectors: Vectors
@@ -171,7 +171,7 @@ def main() -> None:
 
 def all_images(
     model: VisionTransformer, options: argparse.Namespace, most: dict[str, tuple[int, int]]
-) -> dict[str, Images]:
+) -> dict[str, VectorSet]:
     """Return all sets of images by their names; photographs and scenes where digits are wanted."""
     cache = Path(options.cache) if options.cache else None
     sets = {}
@@ -183,7 +183,7 @@ def all_images(
         vectors = [vectors_of(model, part, f"{name}{n}", cache) for n, part in enumerate(parts)]
         classes = np.concatenate([classes_of(part, "the data") for part in parts])
         new = np.repeat([False, True], [len(part) for part in parts])
-        sets[name] = Images(np.concatenate(vectors), classes, new, np.ones(len(new), bool))
+        sets[name] = VectorSet(np.concatenate(vectors), classes, new, np.ones(len(new), bool))
     if "digits" not in most:
         return sets
     files = sorted(Path(options.photos).iterdir())
@@ -191,19 +191,19 @@ def all_images(
     even = np.arange(len(files)) % 2 == 0
     for name, pictures in (("photos", files), ("small photos", [shrunk(each) for each in files])):
         vectors = [vectors_of(model, pictures, name, cache)]
-        sets[name] = Images(vectors[0], kinds, np.ones(len(files), bool), even)
-    part = Subset(scenes("test"), np.arange(50))
+        sets[name] = VectorSet(vectors[0], kinds, np.ones(len(files), bool), even)
+    part = scenes("test").take(np.arange(50))
     none, all_new = np.zeros(50, np.int64), np.ones(50, bool)
-    sets["scenes"] = Images(vectors_of(model, part, "scenes", cache), none, all_new, all_new)
+    sets["scenes"] = VectorSet(vectors_of(model, part, "scenes", cache), none, all_new, all_new)
     return sets
 
 
-def drawn(source: Source, most: int) -> Source:
+def drawn(source: Images, most: int) -> Images:
     """Return at most so many images of each class, drawn."""
     labels = classes_of(source, "the data")
     rng = np.random.default_rng(0)
     chosen = [rng.permutation(np.flatnonzero(labels == each))[:most] for each in np.unique(labels)]
-    return Subset(source, np.sort(np.concatenate(chosen)))
+    return source.take(np.sort(np.concatenate(chosen)))
 
 
 def kind_of(name: str) -> str:
@@ -229,7 +229,7 @@ def shrunk(file: Path) -> NDArray[np.uint8]:
 
 
 def vectors_of(
-    model: VisionTransformer, images: Source | Sequence[Any], name: str, cache: Path | None
+    model: VisionTransformer, images: Images | Sequence[Any], name: str, cache: Path | None
 ) -> Vectors:
     """Return class token, mean and deviation of the patches after each layer, (n, layers, 3 D)."""
     about = f"{name} {model.config.size} {len(images)} {SHARES}"
@@ -244,9 +244,9 @@ def vectors_of(
     return found
 
 
-def batches(model: Model, images: Source | Sequence[Any]) -> Iterator[Tensor]:
+def batches(model: Model, images: Images | Sequence[Any]) -> Iterator[Tensor]:
     """Yield normalized images, as the commands see them."""
-    if isinstance(images, Source):
+    if isinstance(images, Images):
         spec = model.config.images
         mean, std = (torch.tensor(each).view(1, -1, 1, 1) for each in (spec.mean, spec.std))
         for batch in infer(model, images, Compute(), ["pixels"]):
@@ -277,7 +277,7 @@ def pooled(model: VisionTransformer, images: Tensor) -> Tensor:
 # Pairs
 
 
-def trials(sets: dict[str, Images], side: str) -> Iterator[Trial]:
+def trials(sets: dict[str, VectorSet], side: str) -> Iterator[Trial]:
     """Yield what is fitted and looked at, of each known set."""
     for known, (data, chosen) in KNOWN[side].items():
         own = sets[data]
@@ -296,7 +296,7 @@ def trials(sets: dict[str, Images], side: str) -> Iterator[Trial]:
             yield Trial(known, vectors[~part], numbers[~part], vectors[part], strange)
 
 
-def left_out(sets: dict[str, Images]) -> Iterator[Trial]:
+def left_out(sets: dict[str, VectorSet]) -> Iterator[Trial]:
     """Yield three draws of seven classes of each set, with the others and the other set."""
     for name, own in sets.items():
         (other,) = sets.keys() - {name}
@@ -315,7 +315,7 @@ def left_out(sets: dict[str, Images]) -> Iterator[Trial]:
 
 
 def strangers_of(
-    sets: dict[str, Images], side: str, data: str, chosen: tuple[Any, ...]
+    sets: dict[str, VectorSet], side: str, data: str, chosen: tuple[Any, ...]
 ) -> dict[str, Vectors]:
     """Return strangers by name: classes left out, and other data."""
     found = {}

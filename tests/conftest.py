@@ -27,7 +27,7 @@ from PIL import Image
 from oracles.peers import prepare_torchvision
 from vitlab import precision
 from vitlab.data import boxes
-from vitlab.data.labels import SingleLabels
+from vitlab.data.images import Images
 from vitlab.data.sources import memory
 from vitlab.effort import Effort
 from vitlab.models.fast import accelerate
@@ -219,10 +219,8 @@ def fewer_digits(count: int = 360) -> Iterator[None]:
     real = inspect.unwrap(memory.digits)
 
     @functools.wraps(real)
-    def few() -> memory.Arrays:
-        whole = real()
-        labels = SingleLabels(whole.labels.values[:count])
-        return replace(whole, images=whole.images[:count], labels=labels)
+    def few() -> Images:
+        return real().take(np.arange(count))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "digits", few)

@@ -39,7 +39,9 @@ class Setting:
         factor = 1.8 if self.overconfident else 1.0
         if self.several:
             table = generator.random(logits.shape) < 1 / (1 + np.exp(1 - logits))
-            return 1 / (1 + np.exp(factor * (1 - logits))), MultiLabels(table.astype(np.uint8))
+            return 1 / (1 + np.exp(factor * (1 - logits))), MultiLabels.of_table(
+                table.astype(np.uint8)
+            )
         logits -= logits.max(1, keepdims=True)
         true, shown = (np.exp(each) / np.exp(each).sum(1, keepdims=True)
                        for each in (logits, factor * logits))  # fmt: skip

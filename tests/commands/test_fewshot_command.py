@@ -47,7 +47,7 @@ def test_the_figures_are_those_of_the_parts(
     x, test = (
         features_in_memory(model, each, compute).values for each in (splits.train, splits.test)
     )
-    y, truth = splits.train.labels.values, splits.test.labels.values
+    y, truth = splits.train.target.values, splits.test.target.values
     for shots in (2, 5):
         each = []
         for seed in range(2):

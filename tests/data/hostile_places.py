@@ -297,7 +297,6 @@ def a_mask_outside(root: Path, large: bool) -> None:
 def opened(kind: str, root: Path) -> int:
     """Open a set, and use its first images; return how many are left."""
     from vitlab.data.boxes import boxes_of, open_boxes
-    from vitlab.data.masks import masked as as_masked
     from vitlab.data.masks import open_masks
     from vitlab.data.settings import Data
     from vitlab.errors import ImageError
@@ -310,11 +309,11 @@ def opened(kind: str, root: Path) -> int:
     else:
         listed = root / "list.csv"
         found = open_masks(listed if listed.is_file() else root)
-        source, notes = as_masked(next(iter(found.parts.values()))), found.notes
+        source, notes = next(iter(found.parts.values())), found.notes
         for index in range(min(3, len(source))):
             try:
                 pixels = source.image(index).decode(3)
-                source.truth(index, pixels.shape[:2])
+                source.target.truth(index, pixels.shape[:2])
             except ImageError as error:
                 notes.append(str(error))
     for note in notes:

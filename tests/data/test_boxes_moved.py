@@ -8,11 +8,12 @@ import torch
 from PIL import Image
 
 from vitlab.data.augment.augment import augment
-from vitlab.data.box_labels import BoxLabels
+from vitlab.data.box_targets import BoxTargets
+from vitlab.data.images import Images
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.memory import Arrays
 from vitlab.data.sources.paths import Names
 from vitlab.images import ImageSpec
@@ -25,18 +26,18 @@ def test_boxes_in_a_crop_are_those_computed_by_hand() -> None:
     objects = [[0, 0.5, 0.5, 0.75, 1.0],  # inside
                [1, 0.0, 0.0, 0.45, 0.4],  # center outside
                [2, 0.2, 0.4, 0.6, 0.6]]  # clipped  # fmt: skip
-    labels = BoxLabels.of([objects, [[3, 0.1, 0.2, 0.4, 0.6]]], 4)
-    found = labels.inside(0, (64, 64), (200, 100), (25, 100, 75, 200))
+    labels = BoxTargets.of([objects, [[3, 0.1, 0.2, 0.4, 0.6]]], 4)
+    found = labels.cropped(0, (25, 100, 75, 200), (64, 64), (200, 100))
     assert found[0].tolist() == [0, 0.5, 0, 1, 1]
     assert found[1].tolist() == pytest.approx([2, 0, 0, 0.7, 0.2])
     assert (found[:, 0] >= 0).sum() == 2
-    whole = labels.inside(1, (64, 64), (7, 9), (0, 0, 9, 7))
+    whole = labels.cropped(1, (0, 0, 9, 7), (64, 64), (7, 9))
     assert np.array_equal(whole, labels.boxes[1])
     turned = labels.mirrored(torch.from_numpy(whole[None]))
     assert turned[0, 0].tolist() == pytest.approx([3, 0.6, 0.2, 0.9, 0.6])
 
 
-def squares(images: int) -> tuple[np.ndarray, BoxLabels]:
+def squares(images: int) -> tuple[np.ndarray, BoxTargets]:
     """Wide black images with one white square each."""
     pixels, objects = np.zeros((images, 120, 200, 1), np.uint8), []
     for number in range(images):
@@ -44,7 +45,7 @@ def squares(images: int) -> tuple[np.ndarray, BoxLabels]:
         pixels[number, top : top + side, left : left + side] = 255
         edges = np.array([left, top, left + side, top + side]) / (200, 120, 200, 120)
         objects.append([(0, *edges)])
-    return pixels, BoxLabels.of(objects, 1)
+    return pixels, BoxTargets.of(objects, 1)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +53,12 @@ def squares(images: int) -> tuple[np.ndarray, BoxLabels]:
 )
 def test_boxes_lie_where_the_pixels_are(kind, repeats, flip, tmp_path) -> None:
     pixels, labels = squares(24)
-    source: Arrays | LabeledFiles = Arrays(pixels, labels, ("square",), "image")
+    source: Images = Images.of(Arrays(pixels, "image"), labels, ("square",))
     if kind == "jpeg":
         paths = [str(tmp_path / f"{number}.jpg") for number in range(len(pixels))]
         for path, own in zip(paths, pixels[..., 0], strict=True):
             Image.fromarray(own).save(path, quality=95)
-        source = LabeledFiles(Path(), Names.of(paths), labels, ("square",))
+        source = Images.of(ImageFiles(Path(), Names.of(paths)), labels, ("square",))
     options = Augment(area=0.3, aspect=1.0, flip=flip, repeats=repeats)
     batch = TrainingBatches(source, SPEC, options, 0, 24)[0]
     whole = batch.labels[((batch.labels[..., 1:] > 0) & (batch.labels[..., 1:] < 1)).all(-1)]
@@ -80,7 +81,7 @@ def test_damaged_images_and_workers_change_no_box(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{number}.png") for number in range(12)]
     for path, own in zip(paths, pixels[..., 0], strict=True):
         Image.fromarray(own).save(path)
-    source = LabeledFiles(Path(), Names.of(paths), labels, ("square",))
+    source = Images.of(ImageFiles(Path(), Names.of(paths)), labels, ("square",))
     whole = TrainingBatches(source, SPEC, OWN, 3, 12)
     alone, shared = (next(iter(loader(whole, range(1), workers))) for workers in (0, 2))
     assert torch.equal(alone.labels, shared.labels)

@@ -15,9 +15,9 @@ from vitlab.data.annotated_images import find_annotated
 from vitlab.data.boxes import boxes_of, open_boxes
 from vitlab.data.decode.headers import BACK, turn
 from vitlab.data.frames import image_frames, place, read_frame, turn_shares, verdicts_of
+from vitlab.data.images import Images
 from vitlab.data.masks import open_masks
 from vitlab.data.settings import AnnotationFrame, Columns, Data
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 
 ROWS, COLUMNS = 48, 80
@@ -272,13 +272,12 @@ def decoded(file: Path) -> Image.Image:
         return image.copy()
 
 
-def masks_of(source: Source) -> dict[int, bool]:
+def masks_of(source: Images) -> dict[int, bool]:
     """Of each image that is left, whether its mask is where the bright pixels are."""
-    assert hasattr(source, "truth")
     found = {}
     for index in range(len(source)):
         pixels = source.image(index).decode(3)
-        own = source.truth(index, pixels.shape[:2]) == 1
+        own = source.target.truth(index, pixels.shape[:2]) == 1
         found[int(Path(source.name(index)).stem)] = bool((own == bright(pixels)).all())
     return found
 
@@ -308,14 +307,15 @@ def test_masks_lie_on_their_objects(kind: str, layout: str, tmp_path: Path) -> N
     names = list(range(len(part)))
     assert len(names) == 8
     good = [
-        (part.truth(n, (p := part.image(n).decode(3)).shape[:2]) == 1) == bright(p) for n in names
+        (part.target.truth(n, (p := part.image(n).decode(3)).shape[:2]) == 1) == bright(p)
+        for n in names
     ]
     assert all(each.all() for each in good)
     notes = "\n".join(result.notes)
     assert ("of 7 images were turned" in notes) == (kind == "stored")
     alone = part.take(np.array([7, 3]))
     pixels = alone.image(0).decode(3)
-    assert np.array_equal(alone.truth(0, pixels.shape[:2]) == 1, bright(pixels))
+    assert np.array_equal(alone.target.truth(0, pixels.shape[:2]) == 1, bright(pixels))
 
 
 def test_masks_whose_sides_do_not_tell_are_left_out(tmp_path: Path) -> None:

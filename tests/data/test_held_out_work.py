@@ -1,5 +1,6 @@
 """Held-out images: which they are, and how many numbers are looked at to choose them."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,20 +8,20 @@ import pytest
 
 from counted import Counted
 from vitlab.data.holdout import chances, chosen
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.memory import Arrays
-from vitlab.data.sources.source import Noted, Source
 
 
-def a_source(labels: Any, content: Any, classes: int) -> Source:
+def a_source(labels: Any, content: Any, classes: int) -> Images:
     images = np.zeros((len(labels), 1, 1, 3), np.uint8)
     names = tuple(map(str, range(classes)))
-    return Noted(Arrays(images, SingleLabels(labels), names), "content", content)
+    return replace(Images.of(Arrays(images), SingleLabels(labels), names), content=content)
 
 
-def one_class_after_another(source: Source, fraction: float) -> Any:
+def one_class_after_another(source: Images, fraction: float) -> Any:
     """The same choice as its description has it."""
-    chance, values = chances(source, "test"), source.labels.strata
+    chance, values = chances(source, "test"), source.target.strata
     taken = chance < fraction
     classes = [np.flatnonzero(values == label) for label in np.unique(values)]
     for own in classes:

@@ -17,12 +17,12 @@ import vitlab
 from conftest import BRIEF
 from vitlab.data.holdout import chances, copies_together, fold_of, hold_out, moved
 from vitlab.data.identities import identities
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.memory import Arrays
-from vitlab.data.sources.source import Source, grouped, noted
 from vitlab.errors import DataError, RunError, WeightsError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.feature_options import Probing
@@ -52,7 +52,7 @@ def noise(folder: Path, count: int = 90, classes: str = "abc", seed: int = 0) ->
     return folder
 
 
-def names(source: Source) -> set[str]:
+def names(source: Images) -> set[str]:
     return {Path(source.name(number)).name for number in range(len(source))}
 
 
@@ -89,7 +89,9 @@ def test_shares_are_near_what_is_asked_for() -> None:
     images = np.random.default_rng(0).integers(0, 256, (4000, 4, 4, 1), np.uint8)
     splits = open_to_learn((images, [n % 4 for n in range(4000)]), 0.2)
     assert 720 < len(splits.test) < 880
-    large = Arrays(images[:500].reshape(1, 100, 80, 1).repeat(4, 3), splits.test.labels, ())
+    large = Images.of(
+        Arrays(images[:500].reshape(1, 100, 80, 1).repeat(4, 3)), splits.test.target, ()
+    )
     assert identities(large).tolist() == [1937754905564190418]  # a split of years ago is the same
     assert chances(large, "test").tolist() == [0.3803874844632462]
     taken = chances(splits.whole, "test")
@@ -118,14 +120,14 @@ def test_folds_of_a_probe_keep_groups_together() -> None:
     plain = open_to_learn((pixels, labels.tolist())).whole
     rows = np.flatnonzero(np.arange(120) % 5)  # of a split
     patient = np.arange(120) // 4
-    dealt = folds_of(grouped(plain, patient), rows, labels[rows], 5)
+    dealt = folds_of(plain.grouped(patient), rows, labels[rows], 5)
     of_patient = {(int(p), int(f)) for p, f in zip(patient[rows], dealt, strict=True)}
     assert len(of_patient) == 30
     assert len({*dealt.tolist()}) == 5
     assert max(np.bincount(folds_of(plain, rows, labels[rows], 5))) <= 21  # of 96, alike
     for groups, kept in ((np.zeros(120), rows), (patient, rows[:1])):
         with pytest.raises(DataError, match="cannot be dealt out to folds: give at least"):
-            folds_of(grouped(plain, groups), kept, labels[kept], 5)
+            folds_of(plain.grouped(groups), kept, labels[kept], 5)
 
 
 def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
@@ -135,13 +137,13 @@ def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path,label,patient\n" + "\n".join(rows))
     columns = Columns(label_column="label", group_column="patient")
     splits = open_to_learn(str(tmp_path / "list.csv"), columns=columns)
-    train, test = noted(splits.train, "group"), noted(splits.test, "group")
+    train, test = splits.train.group, splits.test.group
     assert not set(train.tolist()) & set(test.tolist())
     assert len(splits.test) % 5 == 0
     changed = copies_together(splits, [(0, len(splits.train))])  # of two groups, one on each side
-    both = {noted(part, "group")[0] for part in (splits.train, splits.test)}
+    both = {part.group[0] for part in (splits.train, splits.test)}
     after = moved(splits, changed)
-    sides = [{*noted(part, "group").tolist()} for part in (after.train, after.test)]
+    sides = [{*part.group.tolist()} for part in (after.train, after.test)]
     assert not sides[0] & sides[1]
     assert both <= sides[0] or both <= sides[1]
     assert len(after.train) + len(after.test) == 80
@@ -153,17 +155,17 @@ def test_groups_and_copies_go_together_where_one_has_to_be_taken_or_left() -> No
     """Of few images, chance often takes none, or all, of a class."""
     for seed in range(20):
         pixels = np.random.default_rng(seed).integers(0, 256, (6, 4, 4, 1), np.uint8).repeat(2, 0)
-        whole = Arrays(pixels, SingleLabels(np.arange(12) // 6), ("a", "b"))
+        whole = Images.of(Arrays(pixels), SingleLabels(np.arange(12) // 6), ("a", "b"))
         for share in (0.2, 0.8):
             splits = hold_out(whole, share)
             assert not set(identities(splits.train)) & set(identities(splits.test))
-            assert min(splits.train.labels.counts(2) + splits.test.labels.counts(2)) > 0
-        splits = hold_out(grouped(whole, np.arange(12) // 4), 0.2)
-        train, test = (noted(each, "group") for each in (splits.train, splits.test))
+            assert min(splits.train.target.counts(2) + splits.test.target.counts(2)) > 0
+        splits = hold_out(whole.grouped(np.arange(12) // 4), 0.2)
+        train, test = (each.group for each in (splits.train, splits.test))
         assert not set(train.tolist()) & set(test.tolist())
         assert len(test) in (4, 8)
-        rare = Arrays(pixels, SingleLabels(np.arange(12) // 11), ("a", "b"))
-        assert hold_out(rare, 0.6).train.labels.counts(2)[1] == 1
+        rare = Images.of(Arrays(pixels), SingleLabels(np.arange(12) // 11), ("a", "b"))
+        assert hold_out(rare, 0.6).train.target.counts(2)[1] == 1
 
 
 @pytest.fixture(scope="module")

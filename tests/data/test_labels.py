@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 from sklearn.dummy import DummyClassifier
 
-from vitlab.data.labels import MultiLabels, SingleLabels, TargetLabels, index_labels
+from vitlab.data.images import Images, concat
+from vitlab.data.labels import MultiLabels, SingleLabels, index_labels
+from vitlab.data.number_targets import NumberTargets
 from vitlab.data.sources.memory import Arrays
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Altered, Joined, Relabeled, Subset
+from vitlab.data.stores import Altered
 from vitlab.data.summary import class_lines, missing_lines, most_frequent
 from vitlab.errors import DataError
 
 ONE = SingleLabels(np.array([2, 0, 1, 2, 2]))
-SEVERAL = MultiLabels(np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1]], np.uint8))
+SEVERAL = MultiLabels.of_table(np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1]], np.uint8))
 
 
 def test_labels_index_the_sorted_classes_or_the_names() -> None:
@@ -37,7 +39,7 @@ def test_labels_index_the_sorted_classes_or_the_names() -> None:
 
 
 def test_numbers_are_drawn_whatever_they_are() -> None:
-    labels = TargetLabels(np.arange(100.0)[:, None])
+    labels = NumberTargets(np.arange(100.0)[:, None])
     orders = [labels.nested(np.random.default_rng(seed)) for seed in range(5)]
     assert {least for _, least in orders} == {1}
     assert len({int(order[0]) for order, _ in orders}) == 5
@@ -65,7 +67,7 @@ def test_several_labels_are_drawn_after_an_image_of_each_class() -> None:
     table = np.zeros((300, 4), np.uint8)
     table[:, 0] = 1
     table[7, 1] = table[200, 1] = table[13, 3] = 1  # and nothing has class 2
-    labels = MultiLabels(table)
+    labels = MultiLabels.of_table(table)
     order, least = labels.nested(np.random.default_rng(0))
     assert sorted(order) == list(range(300))
     assert least in (2, 3)
@@ -74,10 +76,12 @@ def test_several_labels_are_drawn_after_an_image_of_each_class() -> None:
     assert not np.array_equal(order[least:], np.sort(order[least:]))
 
 
-def source(counts: list[int], names: tuple[str, ...] | None = None) -> Arrays:
+def source(counts: list[int], names: tuple[str, ...] | None = None) -> Images:
     labels = SingleLabels(np.repeat(np.arange(len(counts)), counts))
     images = np.zeros((len(labels), 1, 1, 1), np.uint8)
-    return Arrays(images, labels, names or tuple(f"class {n}" for n in range(len(counts))))
+    return Images.of(
+        Arrays(images), labels, names or tuple(f"class {n}" for n in range(len(counts)))
+    )
 
 
 def test_what_is_said_of_classes() -> None:
@@ -96,8 +100,8 @@ def test_what_is_said_of_classes() -> None:
     assert missing_lines(Splits(source([1] * 9), source([0, 1, *[0] * 7]))) == [
         "the test images have none of 8 classes: class 0, class 2, class 3, …"
     ]
-    table = MultiLabels(np.array([[1, 1], [0, 1], [0, 0]], np.uint8))
-    several = replace(source([2, 1]), labels=table)
+    table = MultiLabels.of_table(np.array([[1, 1], [0, 1], [0, 0]], np.uint8))
+    several = source([2, 1]).with_target(table, ("class 0", "class 1"))
     splits = Splits(several, several)
     assert class_lines(splits) == ["training images per class: class 0 1, class 1 2"]
     assert most_frequent(splits) is None
@@ -106,36 +110,40 @@ def test_what_is_said_of_classes() -> None:
 def test_the_largest_class_is_that_of_the_training_images() -> None:
     """As scikit-learn's most frequent guess: the test images may have another one."""
     splits = Splits(source([5, 9, 1]), source([6, 3, 1]))
-    train, test = splits.train.labels.values, splits.test.labels.values
+    train, test = splits.train.target.values, splits.test.target.values
     guess = DummyClassifier(strategy="most_frequent").fit(train[:, None], train)
     assert most_frequent(splits) == ("class 1", pytest.approx(guess.score(test[:, None], test)))
 
 
-def arrays(first: int, count: int, title: str) -> Arrays:
+def arrays(first: int, count: int, title: str) -> Images:
     images = np.arange(first, first + count, dtype=np.uint8).reshape(-1, 1, 1, 1)
     labels = SingleLabels(np.arange(count) % 2)
-    return Arrays(np.broadcast_to(images, (count, 2, 3, 1)), labels, ("even", "odd"), title)
+    return Images.of(
+        Arrays(np.broadcast_to(images, (count, 2, 3, 1)), title), labels, ("even", "odd")
+    )
 
 
 def test_joined_sources_stand_one_after_the_other() -> None:
-    nothing = Subset(arrays(0, 2, "none"), np.empty(0, np.int64))
-    both = Joined((arrays(0, 3, "a"), nothing, arrays(3, 2, "b")))
+    nothing = arrays(0, 2, "none").take(np.empty(0, np.int64))
+    both = concat((arrays(0, 3, "a"), nothing, arrays(3, 2, "b")))
     assert len(both) == 5
     assert [int(both.image(number).decode(1)[0, 0, 0]) for number in range(5)] == [0, 1, 2, 3, 4]
     assert [both.name(number) for number in range(5)] == ["a 0", "a 1", "a 2", "b 0", "b 1"]
-    assert both.labels.values.tolist() == [0, 1, 0, 0, 1]
+    assert both.target.values.tolist() == [0, 1, 0, 0, 1]
     assert (both.classes, both.in_memory) == (("even", "odd"), True)
 
 
 def test_relabeled_and_altered_sources_change_one_thing_only() -> None:
     whole = arrays(5, 3, "a")
-    table = MultiLabels(np.eye(3, dtype=np.uint8))
-    named = Relabeled(whole, table, ("x", "y", "z"))
-    assert (named.labels, named.classes, len(named), named.in_memory) == (
+    table = MultiLabels.of_table(np.eye(3, dtype=np.uint8))
+    named = whole.with_target(table, ("x", "y", "z"))
+    assert (named.target, named.classes, len(named), named.in_memory) == (
         table, ("x", "y", "z"), 3, True)  # fmt: skip
     assert named.image(2).content() == whole.image(2).content()
     assert named.name(1) == "a 1"
-    changed = pickle.loads(pickle.dumps(Altered(named, np.negative)))  # as a worker gets it
+    changed = pickle.loads(
+        pickle.dumps(replace(named, store=Altered(named.store, np.negative)))
+    )  # as a worker gets it
     image = changed.image(0)
     assert (image.name, image.shape(), int(image.decode(3)[0, 0, 0])) == ("a 0", (2, 3, 1), 251)
     pixels, box = image.decode_box(1, lambda rows, columns: (0, 0, rows, columns), (1, 1))

@@ -13,10 +13,11 @@ from pycocotools.coco import COCO
 
 from made_files import chunk, png_of
 from made_scenes import CLASSES, scene, scene_folder
-from vitlab.data.labels import IGNORED
-from vitlab.data.masks import mask_splits, masked, open_masks, read_numbers
+from vitlab.data.mask_targets import read_numbers
+from vitlab.data.masks import mask_splits, open_masks
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Splits
+from vitlab.data.target import IGNORED
 from vitlab.errors import DataError, ImageError, PackageError
 from vitlab.models.heads.mask_classes import MaskClasses
 
@@ -76,8 +77,9 @@ def test_what_is_no_mask_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def names(part: Any) -> list[tuple[str, str]]:
     """The names of images and masks, without folders."""
-    part = masked(part)
-    return [(Path(part.name(n)).name, Path(part.masks[n]).name) for n in range(len(part))]
+    return [
+        (Path(part.name(n)).name, Path(part.target.store.masks[n]).name) for n in range(len(part))
+    ]
 
 
 def split(root: Path) -> Splits:
@@ -93,7 +95,7 @@ def test_folders_of_images_and_masks(tmp_path: Path) -> None:
     whole = open_masks(root).parts["all"]
     assert whole.classes == CLASSES
     assert names(whole) == [(f"{n:03d}.png", f"{n:03d}.png") for n in range(5)]
-    assert np.array_equal(whole.truth(1, (40, 56)), scene(1)[1])
+    assert np.array_equal(whole.target.truth(1, (40, 56)), scene(1)[1])
     splits, test = split(root), names(split(root).test)
     assert splits.validation is None
     assert sorted(names(splits.train) + test) == names(whole)
@@ -125,7 +127,7 @@ def test_splits_by_folder_inside_and_outside(tmp_path: Path) -> None:
         assert {name: len(part) for name, part in parts.items()} == {
             "train": 3, "validation": 2, "test": 1,
         }  # fmt: skip
-        assert np.array_equal(parts["train"].truth(1, (40, 56)), scene(1)[1])
+        assert np.array_equal(parts["train"].target.truth(1, (40, 56)), scene(1)[1])
 
 
 def test_voc_and_its_lists(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_voc_and_its_lists(tmp_path: Path) -> None:
     assert names(opened.parts["train"]) == [("a.jpg", "a.png"), ("b.jpg", "b.png")]
     assert names(opened.parts["validation"]) == [("c.jpg", "c.png")]
     assert opened.parts["train"].classes == ("0", "1", "2")
-    assert opened.parts["train"].truth(1, (2, 3)).tolist() == [[0, 2, IGNORED], [2, 0, 0]]
+    assert opened.parts["train"].target.truth(1, (2, 3)).tolist() == [[0, 2, IGNORED], [2, 0, 0]]
     (lists / "val.txt").write_text("c\nd\n")
     with pytest.raises(DataError, match=r"names 1 images that are missing or have no mask: d"):
         open_masks(tmp_path)
@@ -156,8 +158,11 @@ def test_ade_ignores_zero_and_counts_from_one(tmp_path: Path) -> None:
         )
     (tmp_path / "classes.txt").write_text("wall\nbuilding\nsky\n")
     part = open_masks(tmp_path).parts["validation"]
-    assert (part.classes, part.known.values) == (("wall", "building", "sky"), (1, 2, 3))
-    assert part.truth(0, (2, 3)).tolist() == [[IGNORED, 0, 1], [2, 2, 0]]
+    assert (part.classes, part.target.store.known.values) == (
+        ("wall", "building", "sky"),
+        (1, 2, 3),
+    )
+    assert part.target.truth(0, (2, 3)).tolist() == [[IGNORED, 0, 1], [2, 2, 0]]
 
 
 def test_a_list_with_a_column_of_masks(tmp_path: Path) -> None:
@@ -167,7 +172,7 @@ def test_a_list_with_a_column_of_masks(tmp_path: Path) -> None:
     file.write_text("\n".join(["path,mask,split", *lines]))
     opened = open_masks(file, str(root / "classes.txt"))
     assert counted(file) == {"train": 3, "validation": 1}
-    assert np.array_equal(opened.parts["train"].truth(1, (40, 56)), scene(1)[1])
+    assert np.array_equal(opened.parts["train"].target.truth(1, (40, 56)), scene(1)[1])
     with pytest.raises(DataError, match="has no column 'day'"):
         open_masks(file, columns=Columns(group_column="day"))
     file.write_text("path,mask\nimages/000.png,/etc/passwd\n")
@@ -187,7 +192,7 @@ def test_names_of_classes(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--ignore none counts every number"):
         open_masks(root)
     found = open_masks(root, ignore=None).parts["all"]
-    assert (found.classes, found.known.values) == (("0", "255"), (0, 255))
+    assert (found.classes, found.target.store.known.values) == (("0", "255"), (0, 255))
     for text in ("0 ground\n255 ground\n", "0 ground\n65536 thing\n"):
         (root / "names.txt").write_text(text)
         with pytest.raises(DataError, match="names must be different, at most 1,000, a class per"):
@@ -195,7 +200,7 @@ def test_names_of_classes(tmp_path: Path) -> None:
     (root / "names.txt").write_text("0 ground\n255 thing\n")
     found = open_masks(root, str(root / "names.txt"), None).parts["all"]
     assert found.classes == ("ground", "thing")
-    assert set(np.unique(found.truth(1, (40, 56)))) == {0, 1}
+    assert set(np.unique(found.target.truth(1, (40, 56)))) == {0, 1}
 
 
 def test_pairs_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +209,7 @@ def test_pairs_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     pairs = [scene(number) for number in range(3)]
     part = open_masks(pairs).parts["all"]
     assert part.classes == ("0", "1", "2", "3")
-    assert np.array_equal(part.truth(2, (40, 56)), pairs[2][1])
+    assert np.array_equal(part.target.truth(2, (40, 56)), pairs[2][1])
     named = open_masks({"train": pairs[:2], "val": pairs[2:], "classes": CLASSES}).parts
     assert {name: len(each) for name, each in named.items()} == {"train": 2, "validation": 1}
     assert named["train"].classes == CLASSES
@@ -224,7 +229,7 @@ def test_masks_of_instances_are_not_of_classes() -> None:
     for wrong in (numbers - 1, numbers + 2**16):
         with pytest.raises(ImageError, match="class numbers must be from 0 to 65,535"):
             part = open_masks({"train": [(scene(0)[0], wrong)], "classes": CLASSES}).parts["all"]
-            part.truth(0, (40, 56))
+            part.target.truth(0, (40, 56))
 
 
 def test_masks_that_do_not_fit(tmp_path: Path) -> None:
@@ -235,7 +240,7 @@ def test_masks_that_do_not_fit(tmp_path: Path) -> None:
     ):
         saved(root / "masks" / "001.png", np.asarray(mask, np.uint8))
         with pytest.raises(kind, match=words) as found:
-            open_masks(root).parts["all"].truth(1, (40, 56))
+            open_masks(root).parts["all"].target.truth(1, (40, 56))
         assert type(found.value) is kind
         assert "001.png" in str(found.value)
 
@@ -290,7 +295,9 @@ def written(root: Path, said: Any = None, where: str = "annotations.json") -> Pa
 def test_shapes_are_those_of_pycocotools_and_later_ones_lie_on_top(tmp_path: Path) -> None:
     opened = open_masks(written(tmp_path))
     (images,) = opened.parts.values()
-    assert images.known == MaskClasses(("background", "cat", "dog"), (0, 1, 2), 2**16 - 1)
+    assert images.target.store.known == MaskClasses(
+        ("background", "cat", "dog"), (0, 1, 2), 2**16 - 1
+    )
     theirs = COCO(str(tmp_path / "annotations.json"))
     square, triangle, edge, packed = (theirs.annToMask(each) > 0 for each in theirs.anns.values())
     wanted = np.zeros(SIZE, int)
@@ -299,8 +306,8 @@ def test_shapes_are_those_of_pycocotools_and_later_ones_lie_on_top(tmp_path: Pat
     wanted[triangle] = 2
     assert (square & triangle).any()
     assert (edge & triangle).any()
-    assert np.array_equal(images.truth(0, SIZE), wanted)
-    assert np.array_equal(images.truth(1, SIZE), 2 * packed)
+    assert np.array_equal(images.target.truth(0, SIZE), wanted)
+    assert np.array_equal(images.target.truth(1, SIZE), 2 * packed)
     assert [images.name(number)[-5:] for number in range(2)] == ["a.png", "b.png"]
     assert any("skipped 1 images that are not there" in note for note in opened.notes)
 
@@ -311,7 +318,7 @@ def test_a_model_says_the_numbers_and_splits_are_found(tmp_path: Path) -> None:
     known = MaskClasses(("dog", "cat", "background"), (7, 8, 9), 255)
     parts = open_masks(tmp_path, like=known).parts
     assert {*parts} == {"train", "validation"}
-    assert set(np.unique(parts["train"].numbers(0))) == {0, 7, 8, 255}
+    assert set(np.unique(parts["train"].target.numbers(0))) == {0, 7, 8, 255}
     with pytest.raises(
         DataError, match="class 'dog', which is not among those known, cat, background: leave"
     ):
@@ -325,8 +332,8 @@ def test_pixels_of_no_object_are_the_background_also_where_objects_are_called_so
     said["categories"][0]["name"] = "background"
     said["annotations"].append(said["annotations"][0] | {"image_id": 99})  # no image's
     (images,) = open_masks(written(tmp_path, said)).parts.values()
-    assert images.known.classes == ("background", "dog")
-    assert images.truth(0, SIZE)[15, 3] == images.truth(0, SIZE)[0, 0] == 0
+    assert images.target.store.known.classes == ("background", "dog")
+    assert images.target.truth(0, SIZE)[15, 3] == images.target.truth(0, SIZE)[0, 0] == 0
 
 
 ODD = [
@@ -345,7 +352,7 @@ def test_odd_shapes_are_skipped_and_named(tmp_path: Path) -> None:
         said["annotations"][3]["segmentation"] = shape
         opened = open_masks(written(tmp_path, said))
         assert any("skipped 1 shapes" in note and "b.png" in note for note in opened.notes)
-        assert not opened.parts["all"].truth(1, SIZE).any()
+        assert not opened.parts["all"].target.truth(1, SIZE).any()
 
 
 WRONG = [

@@ -11,10 +11,10 @@ import vitlab
 from conftest import BRIEF, LIGHT, TINY, photo, photo_folder
 from vitlab.data import learning as room
 from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.images import Images
 from vitlab.data.learning import OpenedData
-from vitlab.data.loading.cache import CachedImages, cached
+from vitlab.data.loading.cache import CachedPixels, cached
 from vitlab.data.settings import Data
-from vitlab.data.sources.source import Source, Subset
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 
@@ -93,7 +93,7 @@ def test_images_without_labels_are_opened_once_too(photos, tmp_path, count) -> N
     assert record(runs[0]) == record(runs[1]) == record(alone)
 
 
-def same(ours: Source, theirs: Source) -> bool:
+def same(ours: Images, theirs: Images) -> bool:
     return all(
         np.array_equal(ours.image(i).decode(3), theirs.image(i).decode(3)) for i in range(len(ours))
     )
@@ -110,17 +110,17 @@ def test_a_part_is_cached_if_it_is_by_itself(tmp_path: Path, count) -> None:
     parts = {"one size": [0, 1, 2, 4], "two sizes": [2, 3, 4], "damaged": [8, 9], "JPEG": [0, 10]}
     count()
     for name, numbers in parts.items():
-        part = Subset(whole, np.array(numbers))
+        part = whole.take(np.array(numbers))
         ours, theirs = opened.cached(part, 3), cached(part, 3)
-        assert type(ours) is type(theirs), name
-        if isinstance(ours, CachedImages) and isinstance(theirs, CachedImages):
+        assert type(ours.store) is type(theirs.store), name
+        if isinstance(ours.store, CachedPixels):
             assert same(ours, part)
             names = [[each.name(i) for i in range(len(each))] for each in (ours, part)]
             assert names[0] == names[1]
-            assert np.array_equal(ours.labels.values, part.labels.values)
+            assert np.array_equal(ours.target.values, part.target.values)
     count()
-    nested = Subset(Subset(whole, np.array([9, 4, 1])), np.array([2, 1]))
-    assert isinstance(opened.cached(nested, 3), CachedImages)
+    nested = whole.take(np.array([9, 4, 1])).take(np.array([2, 1]))
+    assert isinstance(opened.cached(nested, 3).store, CachedPixels)
     assert count() == (0, 0)
 
 

@@ -13,15 +13,15 @@ from PIL import Image
 
 from conftest import photo, photo_folder
 from made_files import png
+from vitlab.data.images import Images
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 
 unlabeled = partial(open_to_learn, unlabeled=True)
 
 
-def names(source: Source) -> list[str]:
+def names(source: Images) -> list[str]:
     return [source.name(number) for number in range(len(source))]
 
 
@@ -29,8 +29,8 @@ def seen(splits: Splits) -> tuple[int, int]:
     """Numbers of images to learn from and to measure the loss; nothing may have a label."""
     for part in splits.parts.values():
         assert part.classes == ()
-        assert not part.labels.values.any()
-        assert len(part.labels) == len(part)
+        assert not part.target.values.any()
+        assert len(part.target) == len(part)
         assert part.image(len(part) - 1).shape()[0]
     assert not set(names(splits.train)) & set(names(splits.test))
     return len(splits.train), len(splits.test)

@@ -512,7 +512,7 @@ def test_processes_meet_whatever_dead_ones_left_in_the_store() -> None:
 def test_slices_and_batches_of_all_processes_make_up_the_whole(photos: Path) -> None:
     config = ViTConfig(width=16, heads=2, patch=4, image_size=(16, 24), classes=3)
     source = open_to_learn(str(photos)).train
-    groups = Groups.of(source.labels.values)  # as classes are drawn equally often
+    groups = Groups.of(source.target.values)  # as classes are drawn equally often
     for size, balanced in ((1, None), (2, groups), (3, None), (7, None), (7, groups)):
         assert [i for rank in range(size) for i in slice_of(10, rank, size)] == list(range(10))
         for k in (0, 6):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from counted import calls
-from vitlab.data.box_labels import BoxLabels
+from vitlab.data.box_targets import BoxTargets
 from vitlab.evaluation.average_precision import average_precision
 from vitlab.evaluation.detection import Detections
 
@@ -34,7 +34,7 @@ def scenes(
             own, boxes = (np.round(each * grid) / grid for each in (own, boxes))
         objects.append(np.concatenate([names[:, None], own], 1))
         found.append(Detections(guess[order], chances[order], boxes[order]))
-    return found, BoxLabels.of(objects, classes).boxes
+    return found, BoxTargets.of(objects, classes).boxes
 
 
 def iou(one: Any, other: Any) -> float:
@@ -94,7 +94,7 @@ def test_more_pairs_than_are_compared_at_once() -> None:
     crowd = np.concatenate([np.zeros((len(low), 1)), low, low + 1 / 150], 1)
     boxes = crowd[::120, 1:]
     found = [Detections(np.zeros(100, np.int64), np.linspace(1, 0.5, 100), boxes)]
-    [[own]] = average_precision(found, BoxLabels.of([crowd], 1).boxes, 1, np.ones((1, 1)))
+    [[own]] = average_precision(found, BoxTargets.of([crowd], 1).boxes, 1, np.ones((1, 1)))
     assert own.tolist() == [1 / 101] * 10  # 100 of 12,000 are less than a hundredth
 
 

@@ -61,7 +61,7 @@ def test_several_labels_as_scikit_learn() -> None:
     logits = 3 * (generator.normal(size=(150, 4)) + 2 * table - 1)
     fitted = LogisticRegression(C=1e12, fit_intercept=False, tol=1e-10)
     fitted.fit(logits.reshape(-1, 1), table.reshape(-1))
-    ours = fitted_temperature(logits, MultiLabels(table))
+    ours = fitted_temperature(logits, MultiLabels.of_table(table))
     assert 1 / ours == pytest.approx(fitted.coef_[0, 0], rel=1e-5)
 
 
@@ -80,7 +80,7 @@ def test_a_temperature_whatever_the_logits() -> None:
     right = np.eye(3).repeat(20, 0)
     assert 0.05 < temperature_of(right, labels) < 0.5
     assert temperature_of(-right, labels) == 1.0
-    table = MultiLabels(right.astype(np.uint8))
+    table = MultiLabels.of_table(right.astype(np.uint8))
     assert 0.05 < temperature_of(right - 0.5, table) < 0.5
     logits, values = some(10)
     every = SingleLabels(values)

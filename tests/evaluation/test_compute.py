@@ -15,6 +15,7 @@ from torch import nn
 import vitlab
 from conftest import call
 from models.test_architectures import a_model
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.memory import Arrays
 from vitlab.errors import DataError
@@ -36,7 +37,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "multiplies_bf16", lambda device: True)
 
 
-def source_for(model: Model, count: int = 12) -> Arrays:
+def source_for(model: Model, count: int = 12) -> Images:
     """Smooth images of a model's size."""
     rows, columns = model.config.size
     generator = torch.Generator().manual_seed(5)
@@ -44,10 +45,10 @@ def source_for(model: Model, count: int = 12) -> Arrays:
     large = nn.functional.interpolate(coarse, size=(rows, columns), mode="bilinear")
     pixels = (255 * large).byte().permute(0, 2, 3, 1).contiguous().numpy()
     labels = SingleLabels(np.arange(count) % model.config.classes)
-    return Arrays(pixels, labels, model.config.class_names)
+    return Images.of(Arrays(pixels), labels, model.config.class_names)
 
 
-def chances(form: FastForm, source: Arrays) -> Any:
+def chances(form: FastForm, source: Images) -> Any:
     found = predict(form.model, source, Compute(CPU, workers=0).of(form))
     return found.probabilities
 

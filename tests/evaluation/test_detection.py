@@ -15,7 +15,7 @@ from PIL import Image
 
 import vitlab
 from conftest import BRIEF, SHOWN, call, fewer_scenes
-from vitlab.data.box_labels import BoxLabels
+from vitlab.data.box_targets import BoxTargets
 from vitlab.data.boxes import boxes_of, open_boxes, scenes
 from vitlab.data.settings import Data
 from vitlab.errors import DataError, WeightsError
@@ -31,7 +31,7 @@ TINY: dict[str, Any] = {"model": "ViT(width=16,depth=2,heads=2,mlp=32)/8", "batc
                         "precision": "fp32"}  # fmt: skip
 
 
-def made(images: int, classes: int, seed: int) -> tuple[list[Detections], BoxLabels]:
+def made(images: int, classes: int, seed: int) -> tuple[list[Detections], BoxTargets]:
     """Detections near objects, wrong ones and doubled ones, with many equal probabilities."""
     draw = np.random.default_rng(seed)
     objects, found = [], []
@@ -49,10 +49,10 @@ def made(images: int, classes: int, seed: int) -> tuple[list[Detections], BoxLab
         chances = draw.random(len(guess)).round(1)
         order = np.argsort(-chances, kind="stable")
         found.append(Detections(guess[order], chances[order], boxes[order]))
-    return found, BoxLabels.of(objects, classes)
+    return found, BoxTargets.of(objects, classes)
 
 
-def by_pycocotools(found: list[Detections], truth: BoxLabels, classes: int) -> Any:
+def by_pycocotools(found: list[Detections], truth: BoxTargets, classes: int) -> Any:
     """Its precision at 101 recalls, (thresholds, recalls, classes), -1 where there is no object."""
     coco = pytest.importorskip("pycocotools.coco")
     cocoeval = pytest.importorskip("pycocotools.cocoeval")
@@ -128,14 +128,14 @@ def test_no_detection_is_no_precision() -> None:
 def test_a_scene_is_a_function_of_split_and_number(few_scenes: None) -> None:
     few = scenes("train")
     again = scenes.__wrapped__("train")
-    assert np.array_equal(few.images, again.images)
-    assert not np.array_equal(few.images[:16], scenes("test").images)
+    assert np.array_equal(few.store.images, again.store.images)
+    assert not np.array_equal(few.store.images[:16], scenes("test").store.images)
     boxes = boxes_of(few)
     counts = (boxes[..., 0] >= 0).sum(1)
     assert counts.min() >= 2
     assert counts.max() == 6
     name, left, top, right, bottom = boxes[3, 0]
-    inside = few.images[
+    inside = few.store.images[
         3, round(top * 48) : round(bottom * 48), round(left * 48) : round(right * 48)
     ]
     assert 0 <= name < 10

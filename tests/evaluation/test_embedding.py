@@ -17,6 +17,7 @@ from conftest import photo
 from distributed.ranks import on_ranks
 from evaluation.small_models import noisy
 from vitlab.data.augment.normalize import normalize
+from vitlab.data.images import Images
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
 from vitlab.errors import DataError, DiskError, OptionError
@@ -48,10 +49,10 @@ def rows(file: Path) -> dict[str, list]:
 def pixels(model: vitlab.VisionTransformer, files: list[str]) -> torch.Tensor:
     """Each file decoded by itself."""
     from vitlab.data.labels import SingleLabels
-    from vitlab.data.sources.image_files import LabeledFiles
+    from vitlab.data.sources.image_files import ImageFiles
 
     source, spec = (
-        LabeledFiles(Path(), files, SingleLabels.blank(len(files), 1), ("x",)),
+        Images.of(ImageFiles(Path(), files), SingleLabels.blank(len(files), 1), ("x",)),
         model.config,
     )
     each = [fitted_image(source.image(number), spec) for number in range(len(files))]

@@ -15,9 +15,9 @@ from conftest import photo
 from distributed.ranks import on_ranks
 from evaluation.small_models import noisy
 from vitlab.data.augment.normalize import normalize
+from vitlab.data.images import Images
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
-from vitlab.data.sources.source import Source
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError
@@ -48,7 +48,7 @@ class Asked:
     compute: Compute = Compute(CPU, workers=0)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> Images:
         return open_to_learn(str(self.photos)).whole
 
     def features(self, cache: Path | None = None, world: World = ALONE) -> ImageFeatures:

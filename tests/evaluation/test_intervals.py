@@ -30,7 +30,7 @@ def several(classes: int = 4, images: int = 400) -> tuple[NDArray[np.float64], M
     generator = np.random.default_rng(classes)
     labels = (generator.random((images, classes)) < 0.3).astype(np.uint8)
     probabilities = 0.4 * labels + 0.6 * generator.random((images, classes))
-    return np.clip(probabilities, 0.01, 0.99).round(2), MultiLabels(labels)
+    return np.clip(probabilities, 0.01, 0.99).round(2), MultiLabels.of_table(labels)
 
 
 CASES = [single(), single(9, missing=2), single(2), several(), several(1)]
@@ -149,6 +149,6 @@ def test_what_would_take_long_has_no_interval(monkeypatch: pytest.MonkeyPatch) -
     assert "auroc" not in with_intervals(probabilities, labels)["intervals"]
     monkeypatch.undo()
     shown, table = several()
-    nothing = with_intervals(shown, MultiLabels(0 * table.values), 50)  # no such figures
+    nothing = with_intervals(shown, MultiLabels.of_table(0 * table.values), 50)  # no such figures
     assert (nothing["map"], nothing["auroc"]) == (None, None)
     assert not {"map", "auroc", "macro_recall"} & set(nothing["intervals"])

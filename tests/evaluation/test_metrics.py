@@ -117,7 +117,7 @@ def test_no_figures_are_made_of_nan() -> None:
     probabilities[7, 1] = np.nan
     with pytest.raises(DataError, match="there are no images to measure"):
         figures(np.empty((0, 3)), SingleLabels(np.empty(0, np.int64)))
-    for kind in (SingleLabels(labels), MultiLabels(one_hot(labels, 3))):
+    for kind in (SingleLabels(labels), MultiLabels.of_table(one_hot(labels, 3))):
         with pytest.raises(DataError, match="gives 1 of 500 images a probability that is not a"):
             figures(probabilities, kind)
 
@@ -146,7 +146,7 @@ def test_weights_count_as_repeated_images(kind: str) -> None:
     labels[labels == 4] = 3  # a class without images
     made: Labels = SingleLabels(labels)
     if kind == "several":
-        made = MultiLabels(one_hot(labels, 6) | one_hot((labels + 2) % 5, 6))
+        made = MultiLabels.of_table(one_hot(labels, 6) | one_hot((labels + 2) % 5, 6))
     generator = np.random.default_rng(0)
     rows = [np.arange(80), *generator.integers(0, 80, (4, 80))]
     weights = np.stack([np.bincount(row, minlength=80) for row in rows]).astype(float)
@@ -194,7 +194,7 @@ def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> Non
     probabilities = np.clip(0.3 * labels + 0.7 * generator.random((200, classes)), 0.01, 0.99)
     if rounded:  # many equal scores
         probabilities = probabilities.round(1)
-    ours = figures(probabilities, MultiLabels(labels))
+    ours = figures(probabilities, MultiLabels.of_table(labels))
     assert ours["map"] == pytest.approx(sk.average_precision_score(labels, probabilities))
     chosen = probabilities > 0.5
     assert ours["auroc"] == pytest.approx(sk.roc_auc_score(labels, probabilities))
@@ -212,7 +212,7 @@ def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> Non
     area = tm.multilabel_average_precision(*given, num_labels=classes)
     assert ours["map"] == pytest.approx(float(area), abs=1e-6)
     assert ours["images"] == 200
-    point = curve_point(probabilities, MultiLabels(labels))
+    point = curve_point(probabilities, MultiLabels.of_table(labels))
     assert point["accuracy"] == pytest.approx((chosen == labels).mean())
     assert (point["loss"], point["map"]) == (ours["bce"], ours["map"])
 
@@ -220,8 +220,10 @@ def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> Non
 def test_classes_without_images_do_not_count_for_map() -> None:
     labels = np.array([[1, 0], [0, 0], [1, 0]], np.uint8)
     probabilities = np.array([[0.9, 0.9], [0.4, 0.1], [0.2, 0.6]])
-    assert figures(probabilities, MultiLabels(labels))["map"] == pytest.approx((1 + 2 / 3) / 2)
-    assert figures(probabilities, MultiLabels(0 * labels))["map"] is None
+    assert figures(probabilities, MultiLabels.of_table(labels))["map"] == pytest.approx(
+        (1 + 2 / 3) / 2
+    )
+    assert figures(probabilities, MultiLabels.of_table(0 * labels))["map"] is None
 
 
 def test_a_probability_that_is_not_a_number_is_never_right() -> None:
@@ -243,8 +245,8 @@ def test_a_probability_that_is_not_a_number_is_never_right() -> None:
         (SingleLabels(np.array([0, 3, 1])), r"label 3 is out of range: the model has 3 classes"),
         (SingleLabels(np.array([0, -1, 5])), r"label -1 is out of range: .* \(2 of 3 labels are\)"),
         (SingleLabels(np.array([0, 1])), r"2 labels for predictions of 3 images"),
-        (MultiLabels(np.ones((3, 4), np.uint8)), r"a table of 4 classes for a model of 3"),
-        (MultiLabels(np.full((3, 3), 2, np.uint8)), r"a table of labels holds 0 and 1"),
+        (MultiLabels.of_table(np.ones((3, 4), np.uint8)), r"a table of 4 classes for a model of 3"),
+        (MultiLabels.of_table(np.full((3, 3), 2, np.uint8)), r"a table of labels holds 0 and 1"),
     ],
 )
 def test_labels_that_do_not_belong_are_refused_in_a_line(labels: Labels, message: str) -> None:
@@ -318,7 +320,9 @@ def test_a_class_without_images_has_no_figures() -> None:
     ]
     whole = figures(probabilities, SingleLabels(labels))
     assert (whole["balanced_accuracy"], whole["macro_f1"]) == (0.25, 0.2)
-    several = class_figures(np.array([[0.9, 0.9]]), MultiLabels(np.array([[1, 0]], np.uint8)), "ab")
+    several = class_figures(
+        np.array([[0.9, 0.9]]), MultiLabels.of_table(np.array([[1, 0]], np.uint8)), "ab"
+    )
     assert [each.f1 for each in several] == [1.0, None]
 
 

@@ -32,7 +32,7 @@ def drawn(
     scores = generator.normal(size=(images, classes))
     if several:
         table = generator.random((images, classes)) < 0.3
-        return 1 / (1 + np.exp(-2 * (scores + apart * (table - 0.5)))), MultiLabels(
+        return 1 / (1 + np.exp(-2 * (scores + apart * (table - 0.5)))), MultiLabels.of_table(
             table.astype(np.uint8)
         )
     labels = generator.integers(0, classes, images)

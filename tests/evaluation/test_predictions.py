@@ -15,10 +15,11 @@ from torch import nn
 import vitlab
 from distributed.ranks import on_ranks
 from evaluation.small_models import noisy
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.memory import Arrays
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
@@ -112,7 +113,7 @@ def test_only_damaged_images_are_passed_over(monkeypatch: pytest.MonkeyPatch) ->
 def test_flips_average_the_probabilities_of_an_image_and_its_mirror_image() -> None:
     made = model(classes=2, channels=3, image_size=28, mean=0.2)
     pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 40, 3), np.uint8)
-    source = Arrays(pixels, SingleLabels.blank(3, 2), ("a", "b"))
+    source = Images.of(Arrays(pixels), SingleLabels.blank(3, 2), ("a", "b"))
     made.provenance["temperature"] = 2.0
     done = predict(made, source, Compute(CPU), flips=True)
     for index in range(3):
@@ -169,15 +170,15 @@ def test_every_image_is_predicted_once_in_order(monkeypatch: pytest.MonkeyPatch)
     again = predict(made, test, Compute(CPU), progress=lambda *given: steps.append(given))
     np.testing.assert_allclose(again.probabilities, whole.probabilities, atol=1e-6)
     assert whole.indices.tolist() == list(range(359))
-    assert whole.labels.values.tolist() == test.labels.values.tolist()
+    assert whole.target.values.tolist() == test.target.values.tolist()
     assert steps == [(done, 359) for done in (50, 100, 150, 200, 250, 300, 350, 359)]
     np.testing.assert_allclose(whole.probabilities.sum(1), 1)
     assert whole.seconds > 0
 
 
 def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:
-    whole = open_to_learn(str(photos)).whole.whole
-    assert isinstance(whole, LabeledFiles)
+    whole = open_to_learn(str(photos)).whole
+    assert isinstance(whole, ImageFiles)
     for name in ("blue/001", "red/019"):
         (photos / f"{name}.png").write_bytes(b"no image")
     made = model(classes=3, channels=3)
@@ -207,7 +208,9 @@ def test_without_a_single_usable_image(photos: Path) -> None:
     rows = (photos.parent / "x.csv").read_text().splitlines()
     assert len(rows) == 61
     assert all("not a JPEG" in row for row in rows[1:])
-    empty = Arrays(np.empty((0, 8, 8, 1), np.uint8), SingleLabels.blank(0, 3), ("a", "b", "c"))
+    empty = Images.of(
+        Arrays(np.empty((0, 8, 8, 1), np.uint8)), SingleLabels.blank(0, 3), ("a", "b", "c")
+    )
     with pytest.raises(DataError, match="there are no images"):
         predict(made, empty, Compute(CPU))
 

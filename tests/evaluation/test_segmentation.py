@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 import vitlab
 from made_scenes import CLASSES, scene
-from vitlab.data.labels import IGNORED
 from vitlab.data.loading.crops import resized_sides
 from vitlab.data.masks import open_masks
+from vitlab.data.target import IGNORED
 from vitlab.errors import DataError
 from vitlab.evaluation import segmentation
 from vitlab.evaluation.compute import Compute

@@ -49,12 +49,12 @@ def test_no_threshold_of_a_grid_is_better_by_scikit_learn() -> None:
     assert f1_score(table, scores > one, average="micro") == pytest.approx(known, abs=1e-12)
     assert len(set(one.tolist())) == 1
     for values in (each, one, 0.3):
-        found = figures(scores, MultiLabels(table), values)
+        found = figures(scores, MultiLabels.of_table(table), values)
         micro, macro = found["micro_f1"], found["macro_f1"]
         assert micro == pytest.approx(f1_score(table, scores > values, average="micro"))
         wanted = f1_score(table, scores > values, average="macro", zero_division=0)
         assert macro == pytest.approx(wanted)
-    rows = class_figures(scores, MultiLabels(table), list("abcd"), each)
+    rows = class_figures(scores, MultiLabels.of_table(table), list("abcd"), each)
     known = precision_recall_fscore_support(table, scores > each, zero_division=0)
     assert np.allclose([[r.precision, r.recall, r.f1, r.images] for r in rows], np.array(known).T)
 
@@ -105,7 +105,7 @@ def test_each_class_has_a_probability_of_its_own(tmp_path: Path) -> None:
     source = open_to_learn(data).whole
     assert source is not None
     own = predict(made, source, Compute(torch.device("cpu"), workers=0))
-    assert own.labels.values.tolist() == source.labels.values.tolist()
+    assert own.labels.values.tolist() == source.target.values.tolist()
     assert not np.allclose(own.probabilities.sum(1), 1)
     assert figures(own.probabilities, own.labels)["map"] == result["map"]
     sums = []

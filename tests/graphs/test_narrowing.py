@@ -75,7 +75,7 @@ def test_int8_and_its_cost_by_the_command(
         assert words in shown, words
     source = choose(model, "digits", "auto").source
     images = np.stack([source.image(number).decode(1) for number in range(len(source))])
-    truth = np.array([source.labels.classes_of(number)[0] for number in range(len(source))])
+    truth = np.array([source.target.classes_of(number)[0] for number in range(len(source))])
     before, after = (probabilities(file, images) for file in (whole, Path(out)))
     assert told["accuracy_before"] == vitlab.evaluate(model, "digits")["accuracy"]
     assert told["accuracy"] == (after.argmax(1) == truth).mean()

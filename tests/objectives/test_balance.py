@@ -22,7 +22,9 @@ from vitlab.recipes.losses import ObjectivePart
 Kind = Literal["softmax", "bce", "sigmoid"]
 CLASSES = 4
 UNEVEN = SingleLabels(np.repeat([0, 1, 2, 3], [50, 5, 20, 1]))
-SEVERAL = MultiLabels((np.random.default_rng(0).random((40, 3)) < [0.1, 0.5, 0.9]).astype(np.uint8))
+SEVERAL = MultiLabels.of_table(
+    (np.random.default_rng(0).random((40, 3)) < [0.1, 0.5, 0.9]).astype(np.uint8)
+)
 WEIGHTS = class_weights(UNEVEN, CLASSES)
 LABELS = torch.tensor([0, 3, 2, 2, 1, 0])
 
@@ -67,7 +69,7 @@ def test_effective_numbers_of_images(beta: float) -> None:
 def test_a_class_without_images_has_no_weight() -> None:
     weights = class_weights(SingleLabels(np.array([0, 0, 2])), 3)
     np.testing.assert_allclose(weights, [0.75, 0, 1.5])
-    never = MultiLabels(np.array([[0, 1], [0, 1], [0, 0]], np.uint8))
+    never = MultiLabels.of_table(np.array([[0, 1], [0, 1], [0, 0]], np.uint8))
     np.testing.assert_allclose(class_weights(never, 2), [[1, 1.5], [0, 0.75]])
 
 
@@ -113,7 +115,7 @@ def test_a_mixture_counts_as_its_classes_do(kind: Kind, threshold: float | None)
 
 def test_several_labels_are_pytorchs_pos_weight_for_each_class() -> None:
     weights = class_weights(SEVERAL, 3)
-    labels = torch.from_numpy(SEVERAL.targets())
+    labels = torch.from_numpy(SEVERAL.batch())
     given = batch(labels, 3)
     positive = torch.from_numpy(weights[1] / weights[0])
     torch.testing.assert_close(  # torch's own recommendation: negatives over positives
@@ -224,7 +226,7 @@ def test_images_with_several_labels() -> None:
     )
     for advice in ("weights", "focal"):
         options = decided(replace(bce, balance=advice), SEVERAL, 3)[0]
-        given = batch(torch.from_numpy(SEVERAL.targets()), 3)
+        given = batch(torch.from_numpy(SEVERAL.batch()), 3)
         objective = objective_of(options, SEVERAL, 3)
         assert objective.loss(nn.Identity(), given, torch.Generator())[0] > 0
 

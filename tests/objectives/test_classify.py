@@ -86,7 +86,7 @@ def test_the_vit_paper_s_sigmoid_sums_over_classes() -> None:
 
 def test_any_number_of_labels_needs_a_sigmoid() -> None:
     labels = torch.tensor([[1.0, 0, 1, 0, 0], [0, 0, 0, 0, 0]])
-    several = MultiLabels(labels.numpy().astype(np.uint8))
+    several = MultiLabels.of_table(labels.numpy().astype(np.uint8))
     kinds: tuple[Literal["bce", "sigmoid"], ...] = ("bce", "sigmoid")
     for kind in kinds:
         Classify(kind=kind).check(several)

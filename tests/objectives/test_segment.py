@@ -1,5 +1,7 @@
 """Segmentation: loss by PyTorch's, and masks cropped and mirrored like their images."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,28 +10,28 @@ from torch.nn import functional as F
 import vitlab
 from objectives.made import NO_LABELS
 from vitlab.data.augment.augment import augment
-from vitlab.data.labels import IGNORED
+from vitlab.data.images import Images
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.masks import MaskedImages, open_masks
+from vitlab.data.masks import open_masks
 from vitlab.data.settings import Augment
-from vitlab.data.sources.source import Subset
+from vitlab.data.target import IGNORED
 from vitlab.images import ImageSpec
 from vitlab.models.heads.segment import DenseClasses
 from vitlab.objectives.segment import Segment
 from vitlab.recipes.pretext import Pretext
 
 
-def batch_of(images: MaskedImages, **how: object) -> tuple[Batch, torch.Tensor]:
+def batch_of(images: Images, **how: object) -> tuple[Batch, torch.Tensor]:
     """A batch of 24 pixels a side, and its pixels as they are learned, before normalization."""
     spec = ImageSpec(image_size=24, channels=1, mean=(0.0,), std=(1.0,))
     own = Augment(**how)  # type: ignore[arg-type]
-    few = Subset(images, np.arange(len(images))[::-1])
+    few = images.take(np.arange(len(images))[::-1])
     batch = TrainingBatches(few, spec, own, 0, len(images))[0]
     return batch, augment(batch.images, batch.draws, own, spec)
 
 
-def stripes(count: int) -> MaskedImages:
+def stripes(count: int) -> Images:
     """Images whose every pixel shows its own class: 10 times it; in blocks of 16 pixels."""
     draw, pairs = np.random.default_rng(0), []
     for _ in range(count):
@@ -58,8 +60,10 @@ def test_masks_are_cropped_and_mirrored_like_their_images(how: dict[str, object]
 
 def test_an_image_whose_mask_cannot_be_used_is_left_out_with_its_mask() -> None:
     images = stripes(4)
-    masks = [*images.masks[:1], np.zeros((3, 3), np.uint8), *images.masks[2:]]
-    batch, _ = batch_of(MaskedImages(images.whole, masks, images.known))
+    store = images.target.store
+    masks = [*store.masks[:1], np.zeros((3, 3), np.uint8), *store.masks[2:]]
+    target = replace(images.target, store=replace(store, masks=masks))
+    batch, _ = batch_of(replace(images, target=target))
     assert len(batch) == len(batch.images) == 3
     ((number, message),) = batch.bad
     assert number == 2  # of the four in reverse

@@ -10,7 +10,7 @@ from torch import Tensor
 import vitlab
 from objectives.made import NO_LABELS, batch_of
 from oracles import peers
-from vitlab.data.labels import IGNORED
+from vitlab.data.target import IGNORED
 from vitlab.errors import OptionError
 from vitlab.models.heads.segment import DenseClasses, MaskHead, semantic
 from vitlab.objectives.segment import (

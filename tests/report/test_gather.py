@@ -13,7 +13,6 @@ import vitlab
 from conftest import photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.source import Subset
 from vitlab.evaluation.infer import Probabilities
 from vitlab.evaluation.metrics import figures
 from vitlab.report import gather
@@ -33,7 +32,7 @@ def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
     source = open_to_learn("digits").test
     generator = np.random.default_rng(0)
     table = torch.from_numpy(generator.normal(size=(40, 10))).softmax(-1).numpy()
-    done = predicted(table, source.labels.values[:40])
+    done = predicted(table, source.target.values[:40])
     (tmp_path / "run.toml").write_text('[run]\ncommand = "x"\n[versions]\n[data]\ndata = "y/z"\n')
     lines = [line(1, 2.0), line(2, 1.5), *(line(step, 1.0) for step in range(3, 6))]
     lines += [line(2, 1.75), line(2, 1.25, "test")]
@@ -69,7 +68,7 @@ def predicted(table: np.ndarray, labels: np.ndarray) -> Probabilities:
 
 def test_each_confusion_is_shown_and_the_most_confident_first(model: Any) -> None:
     source = open_to_learn("digits").test
-    labels, generator = source.labels.values, np.random.default_rng(0)
+    labels, generator = source.target.values, np.random.default_rng(0)
     guesses = np.where(generator.random(359) < 0.75, labels, generator.integers(0, 10, 359))
     sure = generator.uniform(0.5, 1, len(labels))
     table = np.repeat((1 - sure)[:, None] / 9, 10, axis=1)
@@ -94,15 +93,15 @@ def test_each_confusion_is_shown_and_the_most_confident_first(model: Any) -> Non
 def test_a_mistake_that_is_gone_since_has_no_picture(model: Any, tmp_path: Path) -> None:
     photos = photo_folder(tmp_path / "photos", {"blue": 4, "red": 4}, 30, 50)
     source = open_to_learn(str(photos), 0.5).test
-    done = predicted(np.eye(2)[1 - source.labels.values], source.labels.values)
+    done = predicted(np.eye(2)[1 - source.target.values], source.target.values)
     (gone := Path(source.name(1))).unlink()
     shown = {each.name: each.picture is None for each in gather.mistakes(model, source, done)}
     assert shown == {source.name(n): source.name(n) == str(gone) for n in range(3)}
 
 
 def test_the_doubts_are_the_sure_mistakes(model: Any) -> None:
-    source = Subset(open_to_learn("digits").test, np.arange(120))
-    truth = source.labels.values
+    source = open_to_learn("digits").test.take(np.arange(120))
+    truth = source.target.values
     table = np.full((120, 10), 0.02)
     table[np.arange(120), truth] = 0.82
     for place in range(0, 120, 10):
@@ -122,7 +121,7 @@ def test_the_doubts_are_the_sure_mistakes(model: Any) -> None:
         assert (given + 1) % 10 == better
         assert each.confidence == pytest.approx(0.9)
         assert each.picture is not None
-    several = replace(done, labels=MultiLabels(np.eye(10, dtype=np.uint8)[truth]))
+    several = replace(done, labels=MultiLabels.of_table(np.eye(10, dtype=np.uint8)[truth]))
     kinds = gather.doubts(model, source, several)
     assert kinds is not None
     assert kinds.shown

@@ -16,7 +16,7 @@ from PIL import Image
 
 from serve.made import encoded, tiny
 from steady import PATIENCE
-from vitlab.data.labels import SingleLabels
+from vitlab.data.images import Images
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.pictures import Pictures
 from vitlab.errors import ServiceError
@@ -118,7 +118,7 @@ def test_time_and_memory_of_an_image_are_bounded(
 ) -> None:
     """And the image after it finds everything as if nothing had happened; on macOS they spawn."""
     monkeypatch.setattr(pool, "METHOD", method)
-    source = Pictures([encoded(1), encoded(2)], SingleLabels.blank(2, 1), ("",))
+    source = Images.of(Pictures([encoded(1), encoded(2)]))
 
     async def refused(bounds: Bounds, images: Iterator[bytes], restarts: int) -> str:
         """Return the error of the first image that has one; the images around it are decoded."""

@@ -79,7 +79,7 @@ def test_the_fitted_head_is_scikit_learns(weights: str, digits: vitlab.Run) -> N
     splits, recipe = reopened(RunFolder(digits.folder)), digits.metrics["head_start"]
     learn = splits.train
     assert len(learn) == recipe["images"]
-    x, y = features_in_memory(fitted, learn, Compute()).values, learn.labels.values
+    x, y = features_in_memory(fitted, learn, Compute()).values, learn.target.values
     center, scale = x.mean(0, np.float64), x.std(0, np.float64) + 1e-5
     oracle = LogisticRegression(C=1 / (recipe["l2"] * len(x)), max_iter=5000, tol=1e-8)
     oracle.fit((x - center) / scale, y)

@@ -11,12 +11,13 @@ from PIL import Image
 
 import vitlab
 from conftest import BRIEF, call
-from vitlab.data.box_labels import BoxLabels
-from vitlab.data.labels import MultiLabels, SingleLabels, TargetLabels
+from vitlab.data.box_targets import BoxTargets
+from vitlab.data.images import Images, concat
+from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.masks import open_masks
+from vitlab.data.number_targets import NumberTargets
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.memory import Arrays
-from vitlab.data.sources.source import Joined, Relabeled, Subset
 from vitlab.data.targets import numbers_of, open_targets, standardized
 from vitlab.errors import DataError
 from vitlab.recipes.recipe import Host
@@ -213,35 +214,37 @@ def test_what_has_moved_is_standardized_as_the_rest(tmp_path: Path) -> None:
     splits = standardized(open_targets(file, ["age"], Data()))
     assert splits.whole is not None
     mean, deviation = numbers_of(splits.train).mean(), numbers_of(splits.train).std()
-    for part in (splits.train, splits.test, Subset(splits.whole, np.arange(20))):
+    for part in (splits.train, splits.test, splits.whole.take(np.arange(20))):
         wanted = (numbers_of(part) - mean) / deviation
-        assert part.labels.targets() == pytest.approx(wanted)
+        assert part.target.batch() == pytest.approx(wanted)
 
 
 def test_labels_of_all_kinds_are_joined() -> None:
-    images = Arrays(np.zeros((3, 4, 4, 1), np.uint8), SingleLabels(np.arange(3)), ("a",), "image")
+    images = Images.of(
+        Arrays(np.zeros((3, 4, 4, 1), np.uint8), "image"), SingleLabels(np.arange(3)), ("a",)
+    )
     scale = np.array([[2.0], [3.0]])
     boxes = [[(1, 0.1, 0.1, 0.5, 0.5)], [], [(0, 0, 0, 1, 1), (1, 0, 0, 0.5, 0.5)]]
     for labels in (
         SingleLabels(np.array([2, 0, 1])),
-        MultiLabels(np.eye(3, dtype=np.uint8)),
-        TargetLabels(np.array([[0.0], [5.0], [11.0]]), scale),
-        BoxLabels.of(boxes, 2),
+        MultiLabels.of_table(np.eye(3, dtype=np.uint8)),
+        NumberTargets(np.array([[0.0], [5.0], [11.0]]), scale),
+        BoxTargets.of(boxes, 2),
     ):
-        part = Relabeled(images, labels, ("a", "b", "c"))
-        parts = Subset(part, np.array([0, 1])), Subset(part, np.array([2, 0, 2]))
-        if isinstance(labels, BoxLabels):  # of other data, which has fewer objects in an image
-            parts = Relabeled(parts[0], BoxLabels.of(boxes[:2], 2), ("a", "b")), parts[1]
-        joined = Joined(parts).labels
+        part = images.with_target(labels, ("a", "b", "c"))
+        parts = part.take(np.array([0, 1])), part.take(np.array([2, 0, 2]))
+        if isinstance(labels, BoxTargets):  # of other data, which has fewer objects in an image
+            parts = parts[0].with_target(BoxTargets.of(boxes[:2], 2), ("a", "b")), parts[1]
+        joined = concat(parts).target
         chosen = labels.take([0, 1, 2, 0, 2])
         assert type(joined) is type(labels)
-        assert np.array_equal(joined.targets(), chosen.targets())
+        assert np.array_equal(joined.batch(), chosen.batch())
         equal = [joined.are_equal(2, other) for other in range(5)]
         assert equal == [False, False, True, False, True]
 
 
 def test_copies_with_the_numbers_0_and_5_differ_as_others_do() -> None:
-    labels = TargetLabels(np.array([[0.0], [5.0], [11.0], [99.0], [5.0]]))
+    labels = NumberTargets(np.array([[0.0], [5.0], [11.0], [99.0], [5.0]]))
     assert not labels.are_equal(0, 1)
     assert not labels.are_equal(2, 3)
     assert labels.are_equal(1, 4)
@@ -251,10 +254,12 @@ def test_copies_with_the_numbers_0_and_5_differ_as_others_do() -> None:
 def test_masks_of_several_sources_are_joined(tmp_path: Path) -> None:
     one = open_masks(of_masks(tmp_path / "a", [Row(n, "", n) for n in range(3)])).parts["all"]
     two = open_masks(of_masks(tmp_path / "b", [Row(n, "", n + 1) for n in range(4)])).parts["all"]
-    joined = Joined((Subset(one, np.array([2, 0])), two)).labels
+    joined = concat((one.take(np.array([2, 0])), two)).target
     sides, whole = (SIZE, SIZE), (0, 0, SIZE, SIZE)
     for number, (source, own) in enumerate([(one, 2), (one, 0), (two, 0), (two, 1)]):
-        assert np.array_equal(joined.inside(number, sides, sides, whole), source.truth(own, sides))
+        assert np.array_equal(
+            joined.cropped(number, whole, sides, sides), source.target.truth(own, sides)
+        )
     assert joined.are_equal(0, 3)
     assert not joined.are_equal(0, 2)
     assert not joined.classes_of(0)

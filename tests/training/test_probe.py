@@ -14,7 +14,7 @@ from distributed.ranks import on_ranks
 from steps import asked_to_stop
 from training.kept import PLAIN, journal, weights
 from vitlab.data.augment.normalize import normalize
-from vitlab.data.sources.source import Source
+from vitlab.data.images import Images
 from vitlab.distributed.world import ALONE
 from vitlab.effort import Effort
 from vitlab.errors import DataError
@@ -73,7 +73,7 @@ def measured(own: Probe, model: Model) -> tuple[float, list[str]]:
     return own.measure(model, ALONE, device=torch.device("cpu"), workers=0)
 
 
-def seen(model: Model, source: Source) -> NDArray[np.float64]:
+def seen(model: Model, source: Images) -> NDArray[np.float64]:
     """Features of images that need no decoding, for an oracle: float64 (n, width)."""
     spec = model.config
     pixels = np.stack([source.image(i).decode(spec.channels) for i in range(len(source))])
@@ -99,8 +99,8 @@ def test_nearest_neighbors_vote_as_in_scikit_learn_with_a_model_without_classes(
     vote = KNeighborsClassifier(
         20, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07)
     )
-    vote.fit(seen(model, own.learn), own.learn.labels.values)
-    expected = vote.score(seen(model, own.test), own.test.labels.values)
+    vote.fit(seen(model, own.learn), own.learn.target.values)
+    expected = vote.score(seen(model, own.test), own.test.target.values)
     found, bad = measured(own, model)
     assert (found, bad) == (pytest.approx(expected, abs=1.5 / 300), [])
     assert 0.5 < found < 1

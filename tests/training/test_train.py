@@ -251,7 +251,7 @@ def test_a_tenth_of_each_class_is_held_out_of_training_and_never_of_testing() ->
     assert after.validation is not None
     assert len(after.train) + len(after.validation) == len(before.train) == 1438
     assert after.test is before.test
-    held, of = (np.bincount(each.labels.values) for each in (after.validation, before.train))
+    held, of = (np.bincount(each.target.values) for each in (after.validation, before.train))
     assert 110 < held.sum() < 178  # three deviations around a tenth
     assert np.all((held > 0) & (held < 0.25 * of))
     pixels = {after.train.image(i).content() for i in range(len(after.train))}

@@ -11,7 +11,6 @@ from conftest import BRIEF, TINY, call, photo_folder
 from training.kept import resumed, stopped, weights
 from vitlab.data.holdout import with_validation
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.source import counts
 from vitlab.errors import OptionError
 from vitlab.recipes.recipe import Host
 
@@ -28,7 +27,7 @@ def uneven(tmp_path: Path) -> Path:
 def counted(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
     """The images of each class to train and to test on."""
     splits = open_to_learn(str(folder))
-    return counts(splits.train), counts(splits.test)
+    return splits.train.counts(), splits.test.counts()
 
 
 def table(run: Path, name: str) -> dict[str, object]:

@@ -96,7 +96,7 @@ def test_the_folded_head_says_what_the_standardized_fit_says(
     np.testing.assert_allclose(folded, standard, atol=1e-5 * np.abs(folded).max())
     if head["by"] == "logistic":
         peer = LogisticRegression(C=1 / (head["l2"] * len(x)), max_iter=5000, tol=1e-8)
-        peer.fit((x - mean) / std, splits.train.labels.values)
+        peer.fit((x - mean) / std, splits.train.target.values)
         assert (peer.predict((test - mean) / std) == folded.argmax(1)).mean() > 0.99
         chances = np.exp(folded - np.logaddexp.reduce(folded, 1)[:, None])
         np.testing.assert_allclose(chances, peer.predict_proba((test - mean) / std), atol=0.02)

@@ -248,7 +248,7 @@ def test_rows_in_memory_and_files_are_the_same(table: Path, tmp_path: Path) -> N
             np.testing.assert_allclose(
                 numbers_of(found.parts[part]), numbers_of(wanted.parts[part]), rtol=1e-6
             )
-    batch = standardized(wanted).train.labels.targets()
+    batch = standardized(wanted).train.target.batch()
     np.testing.assert_allclose(batch.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(batch.std(0), 1, atol=1e-5)
     frame["split"] = ["train", "val", "test", "train"] * (COUNT // 4)

@@ -15,9 +15,10 @@ import vitlab
 from conftest import photo
 from oracles import peers
 from vitlab.data.augment.normalize import normalize
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.paths import Names
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig
@@ -71,7 +72,9 @@ def test_sides_go_by_their_names() -> None:
 
 
 def prepared(config: ModelConfig, picture: Path) -> torch.Tensor:
-    source = LabeledFiles(picture.parent, [picture.name], SingleLabels.blank(1, 2), ("a", "b"))
+    source = Images.of(
+        ImageFiles(picture.parent, [picture.name]), SingleLabels.blank(1, 2), ("a", "b")
+    )
     images = EvaluationBatches(source, config, 1)[0].images
     return normalize(torch.as_tensor(images), config)
 
@@ -236,7 +239,7 @@ def test_features_are_those_of_transformers_with_its_mask(tmp_path: Path, classe
     config = ours.config
     assert (config.fit, config.tokens, config.image_size) == ("native", 20, 32)
     labels = SingleLabels.blank(len(paths), 2)
-    source = LabeledFiles(Path(), Names.of(paths), labels, ("a", "b"))
+    source = Images.of(ImageFiles(Path(), Names.of(paths)), labels, ("a", "b"))
     batch = EvaluationBatches(source, config, len(paths))[0]
     assert isinstance(batch.images, Packed)
     assert [list(grid) for grid in batch.images.grids] == found["spatial_shapes"].tolist()

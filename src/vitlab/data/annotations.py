@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.frames import Sides
-from vitlab.data.labels import Classes, Integers, check_class_names
+from vitlab.data.labels import check_class_names
 from vitlab.data.settings import AnnotationFrame
 from vitlab.data.sources.folders import json_files
 from vitlab.data.sources.memory import told
 from vitlab.data.sources.paths import read_text, some
 from vitlab.data.sources.request import split_of
 from vitlab.data.split_words import SPLIT_OF
+from vitlab.data.target import Classes, Integers
 from vitlab.errors import DataError
 
 LARGEST = 2**30  # bytes of annotations

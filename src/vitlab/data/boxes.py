@@ -33,21 +33,22 @@ from vitlab.data.annotations import (
     read_annotations,
     remark,
 )
-from vitlab.data.box_labels import Boxes, BoxLabels
+from vitlab.data.box_targets import Boxes, BoxTargets
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.frames import Placed, turn_shares
 from vitlab.data.holdout import in_splits
-from vitlab.data.labels import Classes, Integers
+from vitlab.data.images import Images
+from vitlab.data.number_targets import NumberTargets
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.cell_table import check_known_columns
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.sources.image_files import image_paths
 from vitlab.data.sources.memory import Arrays, digits, split_digits
-from vitlab.data.sources.paths import Names, some
-from vitlab.data.sources.request import Found, Part, Request, Splits, blank
-from vitlab.data.sources.source import Relabeled, Source, grouped, numbered, without
+from vitlab.data.sources.paths import some
+from vitlab.data.sources.request import Found, Part, Request, Splits
 from vitlab.data.sources.yolo import YoloData, read_yolo
+from vitlab.data.target import Classes, Integers
 from vitlab.errors import DataError
 
 SCENES = "digit-scenes"
@@ -61,17 +62,17 @@ LISTED = 4  # boxes that are described for a line, one more than it names
 Drawn = tuple[Pixels, tuple[int, int, int, int]]
 
 
-def boxes_of(source: Source) -> Boxes:
+def boxes_of(source: Images) -> Boxes:
     """Return the objects of a source of `open_boxes`."""
-    assert isinstance(source.labels, BoxLabels)
-    return source.labels.boxes
+    assert isinstance(source.target, BoxTargets)
+    return source.target.boxes
 
 
 # Digit scenes
 
 
 @lru_cache(maxsize=2)
-def scenes(split: str) -> Arrays:
+def scenes(split: str) -> Images:
     """Return the scenes of a split, `train` or `test`: image k is a function of the split and k.
 
     Those of the test split show digits that no training scene has.
@@ -101,9 +102,10 @@ def scenes(split: str) -> Arrays:
                 drawn[digit][size] = _enlarged(kept[digit], size)
             free[place], (image[place], ink) = False, drawn[digit][size]
             box = [edge + start for edge, start in zip(ink, (left, top) * 2, strict=True)]
-            mine.append((*own.labels.classes_of(digit), *(edge / SIDE for edge in box)))
+            mine.append((*own.target.classes_of(digit), *(edge / SIDE for edge in box)))
         objects.append(mine)
-    return Arrays(images, BoxLabels.of(objects, len(own.classes)), own.classes, f"{split} scene")
+    target = BoxTargets.of(objects, len(own.classes))
+    return Images.of(Arrays(images, f"{split} scene"), target, own.classes)
 
 
 def _enlarged(digit: Pixels, side: int) -> Drawn:
@@ -121,17 +123,18 @@ def open_scenes(request: Request) -> Found | None:
     if request.labels == "numbers":
         return Found([Part(_counted(scenes(name), request.columns), name) for name in COUNTS])
     lacks = f"{SCENES} has boxes, not classes of images: pass --task detect"
-    bare = {name: Relabeled(scenes(name), blank(count), ()) for name, count in COUNTS.items()}
+    bare = {name: scenes(name).unlabeled() for name in COUNTS}
     return Found([Part(source, name, lacks) for name, source in bare.items()])
 
 
-def _counted(source: Source, columns: Columns) -> Source:
+def _counted(source: Images, columns: Columns) -> Images:
     """Return scenes with what can be counted in them."""
     names = columns.label_column
     classes = boxes_of(source)[..., 0]
     known = {"digits": (classes >= 0).sum(1), "sum": np.maximum(classes, 0).sum(1)}
     check_known_columns(known, SCENES, names)
-    return numbered(source, np.stack([known[name] for name in names], 1), names)
+    numbers = np.stack([known[name] for name in names], 1)
+    return source.with_target(NumberTargets.of(numbers), names)
 
 
 # YOLO
@@ -141,10 +144,10 @@ def _of_yolo(said: YoloData, options: Data) -> Splits:
     """Return the images of YOLO's layout, split, with their boxes."""
     if options.group_column:
         raise DataError(f"{options.data} has no columns, so that group_column means nothing")
-    opened = dict[str, Source]()
+    opened = dict[str, Images]()
     for split, own in said.splits.items():
-        labels = BoxLabels.of(own.objects, len(said.classes))
-        opened[split] = LabeledFiles(Path(), Names.of(own.paths), labels, said.classes)
+        labels = BoxTargets.of(own.objects, len(said.classes))
+        opened[split] = image_paths(own.paths).with_target(labels, said.classes)
     return in_splits(opened, options.test_fraction, said.notes)
 
 
@@ -200,7 +203,7 @@ def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
     if not order:
         raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
     places = place_images(found, root, options)
-    opened = dict[str, Source]()
+    opened = dict[str, Images]()
     for split, said in found.items():
         paths, placed = places[split]
         objects = _objects(said, edges[split].table(), placed, order)
@@ -255,7 +258,7 @@ def _opened(
     placed: Placed,
     objects: tuple[Integers, NDArray[np.float64]],
     order: Classes,
-) -> Source:
+) -> Images:
     """Return the images of a file of annotations that are there, with their objects."""
     lost = [name for name, path in zip(said.images, paths, strict=True) if not path]
     remark(said, len(lost), "images that are not there", lost)
@@ -264,8 +267,8 @@ def _opened(
     there &= placed.turns > 0
     check_there(said, int(there.sum()))
     check_counts(said, np.bincount(objects[0], minlength=len(paths)))
-    labels = BoxLabels.from_objects(len(paths), objects[0], objects[1], len(order))
-    images: Source = LabeledFiles(Path(), Names.of(paths), labels, order)
+    labels = BoxTargets.from_objects(len(paths), objects[0], objects[1], len(order))
+    images = image_paths(paths).with_target(labels, order)
     if said.groups:
-        images = grouped(images, said.groups)
-    return without(images, np.flatnonzero(~there))
+        images = images.grouped(said.groups)
+    return images.without(np.flatnonzero(~there))

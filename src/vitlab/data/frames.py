@@ -24,9 +24,9 @@ from PIL.TiffImagePlugin import TiffImageFile
 from vitlab.data.decode.formats import format_of
 from vitlab.data.decode.headers import opened
 from vitlab.data.decode.metadata import EXIF, jpeg_segments, orientation
-from vitlab.data.labels import Integers
 from vitlab.data.settings import AnnotationFrame
 from vitlab.data.sources.paths import read_image, some
+from vitlab.data.target import Integers
 from vitlab.errors import ImageError
 
 BEGINNING = 2**16  # bytes of a JPEG in which its sides usually are

@@ -15,23 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.hashes import number_of
 from vitlab.data.identities import NUMBERS, Identities, identified, identities
-from vitlab.data.labels import Integers
+from vitlab.data.images import Images, concat, places_in
 from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.request import ALL, Splits
-from vitlab.data.sources.source import (
-    Joined,
-    Source,
-    Subset,
-    counts,
-    groups_known,
-    noted,
-    number_of,
-    origin,
-    present,
-    without,
-)
 from vitlab.data.split_words import SPLIT_WORDS
+from vitlab.data.target import Integers
 from vitlab.errors import DataError, OptionError
 from vitlab.models.seen import Seen, known, marked
 
@@ -39,9 +29,9 @@ SPLIT_SEED = 0  # the split belongs to the data: every run and every evaluation 
 VALIDATION_SHARE = 0.1  # of each class
 
 
-def chances(source: Source, purpose: str) -> NDArray[np.float64]:
+def chances(source: Images, purpose: str) -> NDArray[np.float64]:
     """Return the number between 0 and 1 that decides on each image for one purpose, (n,)."""
-    found = noted(source, "group")
+    found = source.group
     numbers = identities(source) if found is None else found
     mixed = numbers ^ np.uint64(number_of(f"{purpose} {SPLIT_SEED}".encode()))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64
@@ -49,7 +39,7 @@ def chances(source: Source, purpose: str) -> NDArray[np.float64]:
     return (mixed ^ (mixed >> np.uint64(31))) / 2.0**64
 
 
-def chosen(source: Source, fraction: float, purpose: str) -> Integers:
+def chosen(source: Images, fraction: float, purpose: str) -> Integers:
     """Return the images that are held out: about `fraction` of each class, sorted.
 
     Where chance would take none of a class though `fraction` of it is at least half an image, or
@@ -58,7 +48,7 @@ def chosen(source: Source, fraction: float, purpose: str) -> Integers:
     """
     chance = chances(source, purpose)
     taken = chance < fraction
-    values = source.labels.strata * (not groups_known(source))
+    values = source.target.strata * (source.group is None)
     by_class = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.diff(values[by_class])) + 1
     classes = np.split(by_class, starts) if len(values) else []
@@ -80,7 +70,7 @@ def chosen(source: Source, fraction: float, purpose: str) -> Integers:
 
 
 def hold_out(
-    source: Source, fraction: float, notes: Sequence[str] = (), purpose: str = "test"
+    source: Images, fraction: float, notes: Sequence[str] = (), purpose: str = "test"
 ) -> Splits:
     """Hold out a share of every class for testing, always the same images.
 
@@ -90,7 +80,7 @@ def hold_out(
     return split_off(source, chosen(source, fraction, purpose), fraction, notes)
 
 
-def in_splits(parts: Mapping[str, Source], fraction: float, notes: list[str]) -> Splits:
+def in_splits(parts: Mapping[str, Images], fraction: float, notes: list[str]) -> Splits:
     """Return training and test images: those of the data, or a share that is held out.
 
     Args:
@@ -104,15 +94,15 @@ def in_splits(parts: Mapping[str, Source], fraction: float, notes: list[str]) ->
     return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None, notes=notes)
 
 
-def split_off(source: Source, test: Integers, fraction: float, notes: Sequence[str] = ()) -> Splits:
+def split_off(source: Images, test: Integers, fraction: float, notes: Sequence[str] = ()) -> Splits:
     """Return splits whose test images are those with the given numbers, `fraction` of all."""
     remarks = [
         *notes,
-        f"{fraction:.0%} of {source.labels.shared} held out for testing (always the same): "
+        f"{fraction:.0%} of {source.target.shared} held out for testing (always the same): "
         f"{len(test):,} of {len(source):,} images",
-        *(f"class {name!r} has only one image" for name, n in counts(source).items() if n == 1),
+        *(f"class {name!r} has only one image" for name, n in source.counts().items() if n == 1),
     ]
-    return Splits(without(source, test), Subset(source, test), whole=source, notes=remarks)
+    return Splits(source.without(test), source.take(test), whole=source, notes=remarks)
 
 
 def with_validation(splits: Splits, decides: str = "when to stop") -> Splits:
@@ -136,7 +126,7 @@ def with_validation(splits: Splits, decides: str = "when to stop") -> Splits:
             f"{decides}: add a validation split, or leave that out (patience=0)"
         )
     note = (
-        f"{VALIDATION_SHARE:.0%} of {inner.train.labels.shared} held out of the training images to "
+        f"{VALIDATION_SHARE:.0%} of {inner.train.target.shared} held out of the training images to "
         f"decide {decides} (always the same): {len(inner.test):,} images"
     )
     return replace(
@@ -172,16 +162,14 @@ def with_train_images(splits: Splits, amount: float) -> Splits:
             f"there are only {whole:,} training images: choose a --train-images of at most "
             f"{whole}, not {count}"
         )
-    order, least = source.labels.nested(np.random.default_rng(SPLIT_SEED))
+    order, least = source.target.nested(np.random.default_rng(SPLIT_SEED))
     if count < least:
         raise OptionError(
             f"train_images comes to {count:,}, too few to show every class: choose a "
             f"--train-images of at least {least}"
         )
     note = f"trained on {count:,} of {whole:,} training images (always the same)"
-    return replace(
-        splits, train=Subset(source, np.sort(order[:count])), notes=[*splits.notes, note]
-    )
+    return replace(splits, train=source.take(np.sort(order[:count])), notes=[*splits.notes, note])
 
 
 def partitioned(splits: Splits, options: Data) -> Splits:
@@ -206,7 +194,7 @@ def partitioned(splits: Splits, options: Data) -> Splits:
             "choose a larger share"
         )
     note = (
-        f"{options.dev_share:.0%} of {inner.train.labels.shared} of the training images held out "
+        f"{options.dev_share:.0%} of {inner.train.target.shared} of the training images held out "
         f"to test on (always the same): {len(inner.test):,} images; the test images play no part"
     )
     return replace(splits, train=inner.train, test=inner.test, notes=[*splits.notes, note])
@@ -227,17 +215,17 @@ def fold_of(splits: Splits, fold: str) -> Splits:
     test = np.flatnonzero(dealt == part - 1)
     if not 0 < len(test) < len(source):
         raise DataError(f"fold {fold} has {len(test)} of {len(source)} images: use fewer folds")
-    kept = without(source, test)
+    kept = source.without(test)
     note = (
         f"fold {part} of {parts}: tested on {len(test):,} of {len(source):,} images, trained on "
         "the others"
     )
-    left = {*present(kept)}
-    lost = [name for name in present(source) if name not in left]
+    left = {*kept.present()}
+    lost = [name for name in source.present() if name not in left]
     notes = [note, *(f"class {name!r}: its only images are in the test fold" for name in lost)]
     if splits.whole is None:
         notes = [*splits.notes, *notes]
-    return replace(splits, train=kept, test=Subset(source, test), notes=notes)
+    return replace(splits, train=kept, test=source.take(test), notes=notes)
 
 
 SIDES = ("train", "test", "validation")
@@ -257,19 +245,21 @@ def copies_together(splits: Splits, copies: Sequence[tuple[int, int]]) -> dict[s
         By split, the numbers of the images in the whole that it gets; empty where a class would
         have no image left to learn from, or nothing would be left to test on.
     """
-    source = Joined(tuple(splits.parts[name] for name in SIDES if name in splits.parts))
-    sides = np.repeat(np.arange(len(source.parts)), [len(part) for part in source.parts])
-    picture = _joined_by(len(source), copies, noted(source, "group"))
+    parts = [splits.parts[name] for name in SIDES if name in splits.parts]
+    source = concat(parts)
+    sides = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    picture = _joined_by(len(source), copies, source.group)
     order = np.lexsort((identities(source), picture))
     first = order[np.unique(picture[order], return_index=True)[1]]  # of each picture
     wanted = sides[first][picture]
-    before = np.array(splits.train.labels.counts(len(splits.classes)))
-    after = np.array(source.labels.take(np.flatnonzero(wanted == 0)).counts(len(splits.classes)))
+    before = np.array(splits.train.target.counts(len(splits.classes)))
+    after = np.array(source.target.take(np.flatnonzero(wanted == 0)).counts(len(splits.classes)))
     if not (wanted == 1).any() or (before > 0)[after == 0].any():
         return {}
-    numbers = np.concatenate([origin(part, splits.whole)[1] for part in source.parts])
+    assert splits.whole is not None
+    numbers = places_in(source, splits.whole)
     changed = {
-        name: np.sort(numbers[(wanted == side) & (sides != side)]).tolist()
+        name: np.sort(numbers[(wanted == side) & (sides != side) & (numbers >= 0)]).tolist()
         for side, name in enumerate(SIDES)
     }
     return {name: own for name, own in changed.items() if own}
@@ -297,9 +287,12 @@ def moved(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
     whole = splits.whole
     every = [number for own in changed.values() for number in own]
 
-    def after(part: Source, name: str) -> Source:
-        own = np.setdiff1d(origin(part, whole)[1], every)
-        return Subset(whole, np.union1d(own, np.array(changed.get(name, ()), np.int64)))
+    def after(part: Images, name: str) -> Images:
+        places = places_in(part, whole)
+        own = np.setdiff1d(places[places >= 0], every)
+        found = whole.take(np.union1d(own, np.array(changed.get(name, ()), np.int64)))
+        beside = np.flatnonzero(places < 0)  # images without labels, of data with some
+        return concat([found, part.take(beside)]) if len(beside) else found
 
     parts: dict[str, Any] = {name: after(part, name) for name, part in splits.parts.items()}
     return replace(splits, **parts)
@@ -317,7 +310,7 @@ def seen_by(splits: Splits, *, labeled: bool) -> Seen:
     return marked(found[found >= NUMBERS], labeled=labeled)
 
 
-def learned(source: Source, seen: Seen, *, labeled: bool = True) -> Integers:
+def learned(source: Images, seen: Seen, *, labeled: bool = True) -> Integers:
     """Return the images that a model has learned from, with labels or without, sorted."""
     if not len(seen):
         return np.empty(0, np.int64)
@@ -325,14 +318,14 @@ def learned(source: Source, seen: Seen, *, labeled: bool = True) -> Integers:
     return np.flatnonzero(known(found, seen, labeled=labeled) & (found >= NUMBERS))
 
 
-def fingerprint(source: Source) -> str:
+def fingerprint(source: Images) -> str:
     """Return a checksum of the labels, the classes and the images, wherever the data lies.
 
     It lets an evaluation recognize the data that a model was trained on, and use only the part
     that was held out.
     """
     digest = hashlib.sha256(repr(source.classes).encode())
-    digest.update(source.labels.content())
+    digest.update(source.target.content())
     for index in np.linspace(0, len(source) - 1, num=8, dtype=int):  # some have only numbers
         with suppress(DataError):  # an unreadable image is reported when it is decoded
             digest.update(source.image(int(index)).content())

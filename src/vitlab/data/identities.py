@@ -3,23 +3,19 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.sources.ahead import read_ahead
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.hashes import number_of
+from vitlab.data.images import Images
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.remote import keep, read_kept
 from vitlab.data.sources.shards import Shards
-from vitlab.data.sources.source import (
-    Joined,
-    Noted,
-    Source,
-    noted,
-    number_of,
-    origin,
-)
+from vitlab.data.stores import Store, Stores
+from vitlab.data.target import Integers
 from vitlab.errors import DataError
 from vitlab.places import cache_folder
 from vitlab.progress import say
@@ -34,27 +30,34 @@ NUMBERS = 2**32  # identities below it are numbers of images that are not stored
 
 
 class Numbered:
-    """Base of sources whose images are not stored: their numbers identify them."""
+    """Base of stores whose images are not stored: their numbers identify them."""
 
 
-def identities(source: Source) -> Identities:
+def identities(source: Images) -> Identities:
     """Return 8 bytes for each image, uint64 (n,): the same for the same bytes, wherever they lie.
 
     Of more than 24 KiB, the size, the beginning, the middle and the end are hashed. An image that
     cannot be read is identified by its name. One that a program makes anew each time has no bytes:
     it is identified by its number, and never known to another run.
     """
-    if (found := noted(source, "content")) is not None:
-        return found
-    whole, numbers = origin(source)
-    match whole:
-        case Joined(parts):
-            return np.concatenate([identities(part) for part in parts])[numbers]
-        case Shards() if state := whole.elsewhere():
-            return _identities_elsewhere(whole, state)[numbers]
-    one = partial(_identity, whole)
+    return _identities(source.store, source.rows) if source.content is None else source.content
+
+
+def _identities(store: Store, numbers: Integers) -> Identities:
+    """Return the identities of some images of a store."""
+    match store:
+        case Stores(parts, ends):
+            found = np.empty(len(numbers), np.uint64)
+            for part, end in zip(parts, ends.tolist(), strict=True):
+                start = end - len(part)
+                inside = (start <= numbers) & (numbers < end)
+                found[inside] = _identities(part, numbers[inside] - start)
+            return found
+        case Shards() if state := store.elsewhere():
+            return _identities_elsewhere(store, state)[numbers]
+    one = partial(_identity, store)
     images = numbers.tolist()
-    if whole.in_memory:
+    if store.in_memory:
         return np.fromiter(map(one, images), np.uint64, len(images))
     with ThreadPoolExecutor(THREADS) as pool:
         return np.fromiter(pool.map(one, images), np.uint64, len(images))
@@ -77,28 +80,28 @@ def _identities_elsewhere(source: Shards, state: str) -> Identities:
     found = np.empty(len(source), np.uint64)
     for first in range(0, len(source), TOGETHER):
         own = range(first, min(first + TOGETHER, len(source)))
-        read_ahead(source, own)
+        source.read_ahead(np.array(own, np.int64))
         found[first : own.stop] = [_identity(source, index) for index in own]
-    read_ahead(source, ())
+    source.read_ahead(np.empty(0, np.int64))
     keep(file, found.tobytes())
     return found
 
 
-def _identity(source: Source, index: int) -> int:
+def _identity(store: Store, number: int) -> int:
     """The identity of one image."""
-    if isinstance(source, Numbered):
-        return index
+    if isinstance(store, Numbered):
+        return number
     try:
-        if isinstance(source, LabeledFiles):
-            with (source.root / source.paths[index]).open("rb", buffering=0) as file:
+        if isinstance(store, ImageFiles):
+            with (store.root / store.paths[number]).open("rb", buffering=0) as file:
                 handle = file.fileno()
                 size = os.fstat(handle).st_size
                 content = _excerpt(size, lambda start: os.pread(handle, PIECE, start))
         else:
-            whole = source.image(index).content()
+            whole = store.image(number).content()
             content = _excerpt(len(whole), lambda start: whole[start : start + PIECE])
     except (DataError, OSError):
-        content = os.fsencode(source.name(index))
+        content = os.fsencode(store.name(number))
     return number_of(content)
 
 
@@ -108,6 +111,6 @@ def _excerpt(size: int, read: Callable[[int], bytes]) -> bytes:
     return b"".join([size.to_bytes(8), *map(read, starts)])
 
 
-def identified(source: Source) -> Source:
-    """Return a source that knows the identities of its images."""
-    return Noted(source, "content", identities(source))
+def identified(source: Images) -> Images:
+    """Return the same images with a column of their identities."""
+    return replace(source, content=identities(source))

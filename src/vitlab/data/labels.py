@@ -1,70 +1,26 @@
-"""Labels of images: one class per image, several, numbers, or places; what depends on the kind."""
+"""Labels of images: one class per image, or any number of classes; and lists of classes."""
 
-import math
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vitlab.data.class_names import spell_name
-from vitlab.data.decode.pixels import Box
-from vitlab.errors import DataError, ImageError, OptionError
+from vitlab.data.target import Classes, Indices, Integers, Target
+from vitlab.errors import DataError, OptionError
 from vitlab.values import check_names
 
 Label = str | tuple[str, ...] | list[str]
 """The label of one image as data spells it: one class, or any number of them."""
 
-IGNORED = -1
-"""The class of a pixel that plays no part."""
-
-Classes = tuple[str, ...]
-"""Names of classes, in the order that labels index."""
-
-Integers = NDArray[np.int64]
-Indices = Sequence[int] | Integers
+MOST_CELLS = 2**32  # images times classes that a fingerprint has as a table
 
 
 @dataclass(frozen=True, eq=False)
-class _AnyLabels:
-    """Base of labels of all kinds."""
-
-    values: NDArray[Any]  # one row for each image
-    shared: ClassVar[str]  # of what a share is held out
-    again: ClassVar[str] = "under another class"  # how a copy with other labels occurs
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @classmethod
-    def concat(cls, parts: Sequence[Self]) -> Self:
-        """Return the labels of the images of several parts, one after the other."""
-        return replace(parts[0], values=np.concatenate([part.values for part in parts]))
-
-    def are_equal(self, one: int, other: int) -> bool:
-        """Return whether two images have the same labels."""
-        return np.array_equal(self.values[one], self.values[other])
-
-    def take(self, indices: Indices) -> Self:
-        """Return the labels of some of the images."""
-        return replace(self, values=self.values[np.asarray(indices, np.int64)])
-
-    @property
-    def strata(self) -> Integers:
-        """The stratum of each image when a share of all is held out, (n,): here all are alike."""
-        return np.zeros(len(self), np.int64)
-
-    def content(self) -> bytes:
-        """Return what a fingerprint has of them."""
-        return self.values.tobytes()
-
-
-@dataclass(frozen=True, eq=False)
-class SingleLabels(_AnyLabels):
+class SingleLabels(Target):
     """One class per image.
 
     Attributes:
@@ -73,7 +29,7 @@ class SingleLabels(_AnyLabels):
 
     values: Integers
     several: ClassVar[bool] = False
-    column: ClassVar[str] = "label"  # of a table
+    column: ClassVar[str] = "label"
     shared: ClassVar[str] = "each class"
 
     @classmethod
@@ -81,27 +37,46 @@ class SingleLabels(_AnyLabels):
         """Return labels for images whose classes are unknown."""
         return cls(np.broadcast_to(np.int64(0), images))  # takes no memory
 
-    def classes_of(self, index: int) -> tuple[int, ...]:
-        """Return the classes of one image."""
-        return (int(self.values[index]),)
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, places: Indices) -> Self:
+        """Return the labels of some of the images."""
+        return type(self)(self.values[np.asarray(places, np.int64)])
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Return the labels of the images of several parts, one after the other."""
+        return cls(np.concatenate([part.values for part in parts]))
+
+    def reindexed(self, moved: Integers, count: int) -> Self:
+        """Return the labels as indices of other classes."""
+        return type(self)(moved[self.values])
+
+    def classes_of(self, row: int) -> tuple[int, ...]:
+        """Return the class of one image."""
+        return (int(self.values[row]),)
 
     def counts(self, classes: int) -> list[int]:
         """Count the images of each class."""
         return np.bincount(self.values, minlength=classes).tolist()
 
-    def targets(self) -> Integers:
-        """Return the targets of a batch: the indices, int64 (n,)."""
+    def batch(self) -> Integers:
+        """Return the indices, int64 (n,)."""
         return self.values
 
-    @staticmethod
-    def probabilities(logits: Tensor) -> Tensor:
-        """Turn logits (n, classes) into probabilities that sum to one (softmax)."""
-        return logits.softmax(-1)
+    def are_equal(self, one: int, other: int) -> bool:
+        """Return whether two images have the same class."""
+        return bool(self.values[one] == self.values[other])
 
     @property
     def strata(self) -> Integers:
         """The class of each image."""
         return self.values
+
+    def content(self) -> bytes:
+        """Return what a fingerprint has of them."""
+        return self.values.tobytes()
 
     def parts(self, count: int, generator: np.random.Generator) -> Integers:
         """Deal the images out to parts at random; parts differ by at most one image of a class.
@@ -133,198 +108,134 @@ class SingleLabels(_AnyLabels):
 
 
 @dataclass(frozen=True, eq=False)
-class MultiLabels(_AnyLabels):
-    """Any number of classes per image.
+class MultiLabels(Target):
+    """Any number of classes per image: 4 bytes for each, and 8 for each image.
 
     Attributes:
-        values: 1 where an image has a class, else 0, uint8 (n, classes)
+        indices: the classes of all images, one image after the other, each sorted, int32 (m,)
+        ends: where in `indices` each image's classes end, int64 (n,)
+        count: how many classes there are
     """
 
+    indices: NDArray[np.int32]
+    ends: Integers
+    count: int
     several: ClassVar[bool] = True
-    column: ClassVar[str] = "labels"
-    shared: ClassVar[str] = "the images"
 
     @classmethod
     def blank(cls, images: int, classes: int) -> Self:
         """Return labels for images whose classes are unknown."""
-        return cls(np.broadcast_to(np.uint8(0), (images, classes)))  # takes no memory
+        return cls(np.empty(0, np.int32), np.broadcast_to(np.int64(0), images), classes)
 
-    def classes_of(self, index: int) -> tuple[int, ...]:
+    @classmethod
+    def of_table(cls, table: NDArray[np.generic]) -> Self:
+        """Return labels from a table with 1 where an image has a class, else 0, (n, classes)."""
+        rows, indices = np.nonzero(table)
+        ends = np.cumsum(np.bincount(rows, minlength=len(table)), dtype=np.int64)
+        return cls(indices.astype(np.int32), ends, table.shape[1])
+
+    @classmethod
+    def of_sets(cls, sets: Sequence[Iterable[int]], classes: int) -> Self:
+        """Return labels from the classes of each image."""
+        every = [sorted(set(own)) for own in sets]
+        ends = np.cumsum([len(own) for own in every], dtype=np.int64)
+        return cls(np.array([each for own in every for each in own], np.int32), ends, classes)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def sizes(self) -> Integers:
+        """How many classes each image has, int64 (n,)."""
+        return np.diff(self.ends, prepend=0)
+
+    @property
+    def values(self) -> NDArray[np.uint8]:
+        """A table of all: 1 where an image has a class, else 0, uint8 (n, classes)."""
+        table = np.zeros((len(self), self.count), np.uint8)
+        table[np.repeat(np.arange(len(self)), self.sizes), self.indices] = 1
+        return table
+
+    def take(self, places: Indices) -> Self:
+        """Return the labels of some of the images."""
+        chosen = np.asarray(places, np.int64)
+        sizes = self.sizes[chosen]
+        ends = np.cumsum(sizes, dtype=np.int64)
+        shift = np.repeat(self.ends[chosen] - ends, sizes)
+        return type(self)(self.indices[np.arange(len(shift)) + shift], ends, self.count)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Return the labels of the images of several parts, one after the other."""
+        starts = np.cumsum([0, *(len(part.indices) for part in parts)]).tolist()
+        ends = [part.ends + start for part, start in zip(parts, starts, strict=False)]
+        indices = np.concatenate([part.indices for part in parts])
+        return cls(indices, np.concatenate(ends), parts[0].count)
+
+    def reindexed(self, moved: Integers, count: int) -> Self:
+        """Return the labels as indices of other classes."""
+        images = np.repeat(np.arange(len(self)), self.sizes)
+        indices = moved[self.indices]
+        order = np.lexsort((indices, images))
+        return type(self)(indices[order].astype(np.int32), self.ends, count)
+
+    def classes_of(self, row: int) -> tuple[int, ...]:
         """Return the classes of one image."""
-        return tuple(np.flatnonzero(self.values[index]).tolist())
+        row = range(len(self))[row]
+        start = self.ends[row - 1] if row else 0
+        return tuple(self.indices[start : self.ends[row]].tolist())
 
     def counts(self, classes: int) -> list[int]:
         """Count the images of each class."""
-        return self.values.sum(axis=0, dtype=np.int64).tolist()
+        return np.bincount(self.indices, minlength=classes).tolist()
 
-    def targets(self) -> NDArray[np.float32]:
-        """Return the targets of a batch: 0 or 1 for each class, float32 (n, classes)."""
+    def batch(self) -> NDArray[np.float32]:
+        """Return 0 or 1 for each class, float32 (n, classes)."""
         return self.values.astype(np.float32)
 
-    @staticmethod
-    def probabilities(logits: Tensor) -> Tensor:
-        """Turn logits (n, classes) into one probability for each class (sigmoid)."""
-        return logits.sigmoid()
+    def are_equal(self, one: int, other: int) -> bool:
+        """Return whether two images have the same classes."""
+        return self.classes_of(one) == self.classes_of(other)
 
     def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order that begins with an image of each class.
 
         Returns:
-            The indices in that order, and how many of the first ones show every class.
+            The rows in that order, and how many of the first ones show every class.
         """
         order = generator.permutation(len(self))
-        table = self.values[order]
-        front = np.unique(table.argmax(0)[table.any(0)])  # the first image of each class
+        shuffled = self.take(order)
+        images = np.repeat(np.arange(len(self)), shuffled.sizes)
+        _, first = np.unique(shuffled.indices, return_index=True)
+        front = np.unique(images[first])  # the first image of each class
         places = np.concatenate([front, np.setdiff1d(np.arange(len(self)), front)])
         return order[places], len(front)
 
-
-Numbers = NDArray[np.float64]
-LARGEST = 1e30  # beyond it, squares are not finite
-UNIT = np.array([[0.0], [1.0]])
-
-
-@dataclass(frozen=True, eq=False)
-class TargetLabels(MultiLabels):
-    """The numbers of images, of which regression learns; every image has every target.
-
-    Attributes:
-        values: in their own units, float64 (n, targets); NaN where there is none
-        scale: what batches have them less of, and divided by, float64 (2, targets)
-    """
-
-    scale: Numbers = field(default_factory=lambda: UNIT)
-    again: ClassVar[str] = "with other numbers"
-
-    @classmethod
-    def of(cls, cells: Iterable[Iterable[Any]]) -> Self:
-        """Return the labels of images by their cells, which may be anything."""
-        return cls(np.array([[_number(cell) for cell in own] for own in cells], np.float64))
-
-    def classes_of(self, index: int) -> tuple[int, ...]:
-        """Return the classes of one image: numbers are none."""
-        return ()
-
-    def counts(self, classes: int) -> list[int]:
-        """Count the images of each target: all of them."""
-        return [len(self)] * classes
-
-    def targets(self) -> NDArray[np.float32]:
-        """Return the targets of a batch, standardized, float32 (n, targets)."""
-        return ((self.values - self.scale[0]) / self.scale[1]).astype(np.float32)
-
-    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
-        """Put the images into a random order."""
-        return generator.permutation(len(self)), 1
-
-
-@dataclass(frozen=True, eq=False)
-class PlacedLabels(MultiLabels, ABC):
-    """Labels of places in images, which follow a crop and a mirror: boxes, or classes of pixels."""
-
-    keeps_aspect: ClassVar[bool] = False  # whether random crops are shaped like the image
-
-    @abstractmethod
-    def inside(
-        self, index: int, size: tuple[int, int], shape: tuple[int, int], box: Box
-    ) -> NDArray[Any]:
-        """Return the targets, at a size, of a box of an image of that shape."""
-
-    @staticmethod
-    @abstractmethod
-    def mirrored(targets: Tensor) -> Tensor:
-        """Return the targets of a batch, (B, m, n), with left and right exchanged."""
-
-
-@dataclass(frozen=True, eq=False)
-class PixelLabels(PlacedLabels):
-    """The classes of images' pixels, each read when its image is.
-
-    Attributes:
-        values: numbers of the images, int64 (n, 1)
-        read: the classes of an image's pixels by its number and its rows and columns
-        stored: an image's mask by its number
-    """
-
-    read: Callable[[int, tuple[int, int]], NDArray[np.int16]]
-    stored: Callable[[int], NDArray[Any]]
-    again: ClassVar[str] = "with another mask"
-
-    @classmethod
-    def concat(cls, parts: Sequence[Self]) -> Self:
-        """Return the labels of the images of several parts, one after the other."""
-        every = _SeveralMasks(tuple(parts), np.cumsum([0, *map(len, parts)]))
-        return cls(np.arange(sum(map(len, parts)))[:, None], every.read, every.read_stored)
-
-    def are_equal(self, one: int, other: int) -> bool:
-        """Return whether two images have the same mask; one that cannot be read equals any."""
-        try:
-            mask = self.stored(int(self.values[one, 0]))
-            return np.array_equal(mask, self.stored(int(self.values[other, 0])))
-        except ImageError:  # it is reported where it is used
-            return True
-
-    def classes_of(self, index: int) -> tuple[int, ...]:
-        """Return the classes of one image: none, as long as its pixels are not read."""
-        return ()
-
-    def counts(self, classes: int) -> list[int]:
-        """Count the images of each class: all of them, as long as none is read."""
-        return [len(self)] * classes
-
-    def inside(
-        self, index: int, size: tuple[int, int], shape: tuple[int, int], box: Box
-    ) -> NDArray[np.int16]:
-        """Return the classes of the nearest pixels, (rows, columns)."""
-        left, top, right, bottom = map(round, box)  # as training cuts images
-        sides = zip((top, left), (bottom, right), size, shape, strict=True)
-        rows, columns = (
-            np.clip(first + (np.arange(out) + 0.5) * (last - first) / out, 0, most - 1)
-            for first, last, out, most in sides
-        )
-        whole = self.read(int(self.values[index, 0]), shape)
-        return whole[np.ix_(rows.astype(np.int64), columns.astype(np.int64))]
-
-    @staticmethod
-    def mirrored(targets: Tensor) -> Tensor:
-        """Return classes of pixels with left and right exchanged."""
-        return targets.flip(-1)
-
-
-@dataclass(frozen=True, eq=False)
-class _SeveralMasks:
-    """The masks of several parts: their labels, and the number of the first image of each."""
-
-    parts: tuple[PixelLabels, ...]
-    starts: Integers
-
-    def _find(self, number: int) -> tuple[PixelLabels, int]:
-        """Return the labels that have an image, and its number there."""
-        place = int(np.searchsorted(self.starts, number, side="right")) - 1
-        own = self.parts[place]
-        return own, int(own.values[number - int(self.starts[place]), 0])
-
-    def read(self, number: int, size: tuple[int, int]) -> NDArray[np.int16]:
-        """Return the classes of an image's pixels."""
-        own, index = self._find(number)
-        return own.read(index, size)
-
-    def read_stored(self, number: int) -> NDArray[Any]:
-        """Return an image's mask."""
-        own, index = self._find(number)
-        return own.stored(index)
-
-
-def _number(cell: Any) -> float:
-    """Return the number in a cell; NaN where there is none."""
-    try:
-        value = float(cell)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-    return value if abs(value) <= LARGEST else math.nan
+    def content(self) -> bytes:
+        """Return what a fingerprint has of them: the table, or the indices of a very large one."""
+        if len(self) * self.count <= MOST_CELLS:
+            return self.values.tobytes()
+        return self.indices.tobytes() + self.ends.tobytes()
 
 
 Labels = SingleLabels | MultiLabels
+
+
+def labels_of(target: Target) -> Labels:
+    """Return a target that is labels: that of images of which classes are measured."""
+    assert isinstance(target, SingleLabels | MultiLabels)
+    return target
+
+
+def classes_of_images(target: Target) -> Integers:
+    """Return the class of each image, (n,).
+
+    Raises:
+        DataError: images have several labels, or other targets.
+    """
+    if not isinstance(target, SingleLabels):
+        raise DataError("the images have several labels each: data with one class each is needed")
+    return target.values
 
 
 def index_labels(
@@ -345,7 +256,8 @@ def index_labels(
     found = dict.fromkeys(label for own in sets for label in own)
     if names is not None:
         names = _spell_all(names)
-        spelled = {label: _name(label, names, title) for label in found}
+        known = frozenset(names)
+        spelled = {label: _find_name(label, names, known, title) for label in found}
         sets = [[spelled[label] for label in own] for own in sets]
         found = dict.fromkeys(spelled.values())
     order = tuple(names or sorted(found, key=by_value))
@@ -353,10 +265,7 @@ def index_labels(
     place = {name: number for number, name in enumerate(order)}
     if all(isinstance(label, str) for label in raw):
         return SingleLabels(np.array([place[own[0]] for own in sets], np.int64)), order
-    table = np.zeros((len(sets), len(order)), np.uint8)
-    for row, own in enumerate(sets):
-        table[row, [place[label] for label in own]] = 1
-    return MultiLabels(table), order
+    return MultiLabels.of_sets([[place[label] for label in own] for own in sets], len(order)), order
 
 
 def kind_of(provenance: Mapping[str, Any]) -> type[SingleLabels] | type[MultiLabels]:
@@ -416,9 +325,9 @@ def check_class_names(names: Sequence[str], title: str, what: str = "class") -> 
         raise DataError(f"{title}: {error}") from None
 
 
-def _name(label: str, names: Sequence[str], title: str) -> str:
-    """Return the name that a label indexes, or is."""
-    if label in names and not label.isdecimal():
+def _find_name(label: str, names: Sequence[str], known: frozenset[str], title: str) -> str:
+    """Return the name that a label indexes, or is: one of those that are known."""
+    if label in known and not label.isdecimal():
         return label
     if label.isdecimal() and int(label) < len(names):
         return names[int(label)]

@@ -7,12 +7,12 @@ import numpy as np
 
 from vitlab.data.holdout import chosen, in_splits
 from vitlab.data.identities import identified
+from vitlab.data.images import Images, concat
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import PixelCache, cached
-from vitlab.data.open import Opened, open_images, stripped
+from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.request import ALL, Given, Splits
-from vitlab.data.sources.source import Joined, Source, Subset, origin, present, without
 from vitlab.data.split_words import SPLIT_WORDS
 from vitlab.data.splits import split_opened
 from vitlab.errors import DataError
@@ -64,9 +64,9 @@ def _check_classes(splits: Splits, title: str) -> None:
         name = splits.classes[0][:80]
         raise DataError(f"{title} has only one class ({name!r}); at least 2 are needed{left_out}")
     if splits.whole is None:
-        learned = present(splits.train)
+        learned = splits.train.present()
         for part, source in splits.parts.items():
-            check_classes(present(source), learned, f"{title} {part}")
+            check_classes(source.present(), learned, f"{title} {part}")
 
 
 def splits_of(options: Data, unlabeled: bool = False, data: Given | None = None) -> Splits:
@@ -88,15 +88,18 @@ def _without_labels(opened: Opened, share: float) -> Splits:
         return _of_splits(opened, share)
     splits = None if opened.lacks else split_opened(opened, share)
     if splits is None or len(splits.classes) < 2 or not len(splits.test):
-        return _tenth(stripped(opened.every()), opened.notes, share)
-    whole, train, test = map(stripped, (opened.unsplit, splits.train, splits.test))
+        return _tenth(opened.every().unlabeled(), opened.notes, share)
+    assert splits.whole is not None
+    whole = splits.whole.unlabeled()
+    train = splits.train.unlabeled()
+    test = splits.test.unlabeled()
     line = (
         f"{len(test):,} of {len(whole):,} images held out to measure the loss: those that training "
         "with labels holds out of this data"
     )
     notes = [*opened.notes, line]
     if opened.loose is not None:
-        train = Joined((train, opened.loose))
+        train = concat((train, opened.loose))
         beside = len(opened.loose)
         notes.append(f"learning from {beside:,} images beside the class folders, too")
     return Splits(train, test, whole=whole, notes=notes)
@@ -104,12 +107,12 @@ def _without_labels(opened: Opened, share: float) -> Splits:
 
 def _of_splits(opened: Opened, share: float) -> Splits:
     """Return the training split to learn from, and the first other one to measure the loss."""
-    parts = {name: stripped(part) for name, part in opened.parts.items()}
+    parts = {name: part.unlabeled() for name, part in opened.parts.items()}
     if ALL in parts:  # the only split with labels
         parts = {"train": parts[ALL]}
     for name, source in opened.unlabeled.items():
         split = "train" if name == ALL else name
-        parts[split] = Joined((parts[split], source)) if split in parts else source
+        parts[split] = concat((parts[split], source)) if split in parts else source
     notes = [*opened.notes]
     if others := [name for name in parts if name not in SPLIT_WORDS]:
         notes.append(f"ignored what is not a split of {opened.title}: {', '.join(others)}")
@@ -124,7 +127,7 @@ def _of_splits(opened: Opened, share: float) -> Splits:
     return replace(splits, notes=[*notes, line])
 
 
-def _tenth(whole: Source, notes: Sequence[str], share: float) -> Splits:
+def _tenth(whole: Images, notes: Sequence[str], share: float) -> Splits:
     """Hold images out whatever they show, always the same ones."""
     wanted = min(MOST, round(SHARE * len(whole))) if share == USUAL else round(share * len(whole))
     count = min(max(1, wanted), len(whole) - 1)
@@ -134,7 +137,7 @@ def _tenth(whole: Source, notes: Sequence[str], share: float) -> Splits:
         f"{len(test):,} of {len(whole):,} images held out at random to measure the loss (always "
         "the same)"
     )
-    return Splits(without(whole, test), Subset(whole, test), whole=whole, notes=[*notes, line])
+    return Splits(whole.without(test), whole.take(test), whole=whole, notes=[*notes, line])
 
 
 def _check_readable(splits: Splits, title: str) -> None:
@@ -186,7 +189,7 @@ class OpenedData:
             self._splits[key] = splits_of(options, unlabeled)
         return self._splits[key]
 
-    def cached(self, source: Source, channels: int) -> Source:
+    def cached(self, source: Images, channels: int) -> Images:
         """Cache images as `loading.cache.cached`, without decoding any a second time.
 
         Args:
@@ -195,6 +198,6 @@ class OpenedData:
         """
         if source.in_memory:
             return source
-        whole, numbers = origin(source)
-        decoded = self._decoded.setdefault((id(whole), channels), PixelCache(whole, channels))
-        return decoded.part(source, numbers) or cached(source, channels)
+        store = source.store
+        decoded = self._decoded.setdefault((id(store), channels), PixelCache(store, channels))
+        return decoded.part(source) or cached(source, channels)

@@ -26,15 +26,15 @@ from vitlab.data.frames import (
     read_frame,
     verdict,
 )
+from vitlab.data.images import Images
 from vitlab.data.settings import AnnotationFrame
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.pictures import Picture, Pictures
-from vitlab.data.sources.source import Source, origin
 from vitlab.errors import ImageError
 
 
 def place_masks(
-    parts: Mapping[str, tuple[Source, Sequence[Any]]], title: str, wanted: AnnotationFrame
+    parts: Mapping[str, tuple[Images, Sequence[Any]]], title: str, wanted: AnnotationFrame
 ) -> dict[str, Placed]:
     """Return how the masks of each part are turned.
 
@@ -67,14 +67,15 @@ def _verdict(frame: ImageFrame | None, sides: Sides | None, wanted: AnnotationFr
     return verdict(frame, sides, wanted)
 
 
-def _turn_frames(images: Source) -> list[ImageFrame | None]:
+def _turn_frames(images: Images) -> list[ImageFrame | None]:
     """Return the frames of the images that EXIF turns or mirrors; None of others."""
-    whole, numbers = origin(images)
+    store = images.store
+    numbers = images.rows.tolist()
     frames = list[ImageFrame | None]()
-    if isinstance(whole, LabeledFiles):
-        frames = image_frames(str(whole.root / whole.paths[number]) for number in numbers.tolist())
-    elif isinstance(whole, Pictures):
-        frames = [_frame_in_memory(whole.pictures[number]) for number in numbers.tolist()]
+    if isinstance(store, ImageFiles):
+        frames = image_frames(str(store.root / store.paths[number]) for number in numbers)
+    elif isinstance(store, Pictures):
+        frames = [_frame_in_memory(store.pictures[number]) for number in numbers]
     turned = [frame if frame is not None and frame.orientation > 1 else None for frame in frames]
     return turned or [None] * len(images)
 

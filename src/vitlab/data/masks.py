@@ -17,21 +17,21 @@ without one the classes are the numbers that the masks have, in order, and are c
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitlab.data.cells import usual_columns
-from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.folder_names import MASK_LAYOUTS
 from vitlab.data.holdout import chosen
-from vitlab.data.labels import IGNORED, Classes, Integers, PixelLabels, check_class_names
+from vitlab.data.images import Images
+from vitlab.data.labels import check_class_names
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.mask_frames import place_masks
+from vitlab.data.mask_targets import MaskStore, MaskTargets
 from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.settings import AnnotationFrame, Columns
@@ -40,105 +40,26 @@ from vitlab.data.sources.folders import json_files, names_below, visible
 from vitlab.data.sources.image_files import image_paths
 from vitlab.data.sources.lists import SUFFIXES, find_images, read_list, read_paths
 from vitlab.data.sources.memory import pieces
-from vitlab.data.sources.paths import read_image, read_text, some
+from vitlab.data.sources.paths import Names, read_text, some
 from vitlab.data.sources.pictures import Pictures
-from vitlab.data.sources.request import ALL, Splits, blank, title_of
-from vitlab.data.sources.source import (
-    Source,
-    Subset,
-    Wrapped,
-    grouped,
-    groups_known,
-    origin,
-    without,
-)
+from vitlab.data.sources.request import ALL, Splits, title_of
 from vitlab.data.split_cells import find_split_column
 from vitlab.data.split_words import SPLIT_OF
 from vitlab.data.splits import split_opened
+from vitlab.data.target import Integers
 from vitlab.errors import DataError, ImageError
-from vitlab.models.heads.mask_classes import LARGEST, Ignored, MaskClasses, Truth
+from vitlab.models.heads.mask_classes import LARGEST, Ignored, MaskClasses
 from vitlab.progress import named_if_slow
 
-Numbers = NDArray[np.integer[Any]]  # (rows, columns), as stored
-UNKNOWN = -2
 MOST = 1000  # classes
-FORMATS = ("PNG", "BMP", "TIFF")  # without loss
 NAMES_FILE = "classes.txt"
 FEW = 64  # masks that are read without processes
 
 
-@dataclass(frozen=True)
-class MaskedImages(Wrapped):
-    """Images, each with its mask: a file, or an array of numbers.
-
-    Attributes:
-        masks: of each image
-        known: the classes of their numbers
-        turns: the EXIF orientation by which each mask is turned with its image; empty: none is
-    """
-
-    masks: Sequence[Any]
-    known: MaskClasses = MaskClasses()
-    turns: Sequence[int] = ()
-
-    @property
-    def classes(self) -> Classes:
-        """Names of the classes of pixels."""
-        return self.known.classes
-
-    @property
-    def labels(self) -> PixelLabels:
-        """Those of the pixels."""
-        return PixelLabels(np.arange(len(self))[:, None], self.truth, self.numbers)
-
-    def take(self, indices: NDArray[np.int64]) -> "MaskedImages":
-        """Return some of the images."""
-        masks = [self.masks[each] for each in indices]
-        turns = [self.turns[each] for each in indices] if self.turns else ()
-        return replace(self, whole=Subset(self.whole, indices), masks=masks, turns=turns)
-
-    def numbers(self, index: int) -> Numbers:
-        """Return the numbers of a mask, (rows, columns), turned with its image.
-
-        Raises:
-            ImageError: it is missing, damaged, or does not hold a number for each pixel.
-        """
-        mask = self.masks[index]
-        numbers: Any
-        if isinstance(mask, str | Path):
-            numbers = read_numbers(read_image(Path(mask), str(mask)), str(mask))
-        else:
-            numbers = _checked(np.asarray(mask), f"the mask of {self.name(index)}")
-        if self.turns:
-            numbers = turn(numbers[..., None], self.turns[index])[..., 0]
-        return numbers
-
-    def truth(self, index: int, size: tuple[int, int]) -> Truth:
-        """Return the class of each pixel of an image of so many rows and columns.
-
-        Raises:
-            ImageError: as `numbers`, or a mask of another size.
-            DataError: a number that is no class.
-        """
-        found = self.numbers(index)
-        name = self.name(index)
-        if found.shape != size:
-            has, wants = (f"{rows} x {columns}" for rows, columns in (found.shape, size))
-            raise ImageError(f"{name}: its mask has {has} pixels, the image {wants}")
-        table = np.full(LARGEST, UNKNOWN, np.int16)
-        values = self.known.values
-        table[list(values)] = np.arange(len(values))
-        if self.known.ignored is not None:
-            table[self.known.ignored] = IGNORED
-        classes: Truth = table[found]
-        if (unknown := classes == UNKNOWN).any():
-            raise DataError(
-                f"the mask of {name} has the number {found[unknown][0]}, which is none of the "
-                f"{len(values)} classes ({some([*map(str, values)])}): name all classes with "
-                "--class-names where they are learned first (vitlab probe --task segment), or "
-                f"store {self.known.ignored} where a pixel does not count"
-            )
-        return classes
+def masks_of(images: Images) -> MaskTargets:
+    """Return the masks of images of `open_masks`."""
+    assert isinstance(images.target, MaskTargets)
+    return images.target
 
 
 def mask_splits(opened: Opened, share: float) -> Splits:
@@ -153,33 +74,25 @@ def mask_splits(opened: Opened, share: float) -> Splits:
     """
     if (whole := opened.unsplit) is None:
         return split_opened(opened)
-    test = hold_out_masks(masked(whole), share, "test")
+    test = hold_out_masks(whole, share, "test")
     note = (
         f"{share:.0%} of the images held out for testing (always the same): {len(test):,} of "
         f"{len(whole):,}"
     )
-    notes = [*opened.notes, note]
-    return Splits(without(whole, test), Subset(whole, test), whole=whole, notes=notes)
+    return Splits(whole.without(test), whole.take(test), whole=whole, notes=[*opened.notes, note])
 
 
-def masked(source: Source) -> MaskedImages:
-    """Return a part of images with masks as such images."""
-    whole, numbers = origin(source)
-    assert isinstance(whole, MaskedImages)
-    return whole.take(numbers)
-
-
-def parted(whole: MaskedImages, share: float, purpose: str) -> tuple[MaskedImages, MaskedImages]:
-    """Return images without and with those that `held_out` returns.
+def part_masks(whole: Images, share: float, purpose: str) -> tuple[Images, Images]:
+    """Return images without and with those that `hold_out_masks` returns.
 
     Raises:
-        DataError: as `held_out`.
+        DataError: as `hold_out_masks`.
     """
     test = hold_out_masks(whole, share, purpose)
-    return whole.take(np.setdiff1d(np.arange(len(whole)), test)), whole.take(test)
+    return whole.without(test), whole.take(test)
 
 
-def hold_out_masks(whole: MaskedImages, share: float, purpose: str) -> Integers:
+def hold_out_masks(whole: Images, share: float, purpose: str) -> Integers:
     """Return the images that a hash of their bytes, or their groups, holds out, at least one.
 
     At least one is left.
@@ -189,44 +102,11 @@ def hold_out_masks(whole: MaskedImages, share: float, purpose: str) -> Integers:
     """
     if len(whole) < 2:
         raise DataError(f"{whole.name(0)} is the only image with a mask: give at least 2")
-    test = chosen(whole.whole, max(share, 1 / len(whole)), purpose)
+    test = chosen(whole, max(share, 1 / len(whole)), purpose)
     if not len(test):
-        alike = "of one group" if groups_known(whole) else "copies"
+        alike = "copies" if whole.group is None else "of one group"
         raise DataError(f"{whole.name(0)} and all other images are {alike}: give others")
     return test
-
-
-def read_numbers(data: bytes, name: str) -> Numbers:
-    """Return the number of each pixel of an image file, (rows, columns): what palettes index.
-
-    Raises:
-        ImageError: another format, damaged, too large, or colors.
-    """
-    with opened(data, name, formats=FORMATS) as header:
-        image = header.image
-        if image.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
-            raise ImageError(
-                f"a mask in colors ({image.mode}): store a class number per pixel, gray or palette"
-            )
-        with complaints_are_errors(image):
-            image.load()
-        numbers = np.asarray(image)
-        depth = data[24] if image.format == "PNG" and image.mode == "L" else 8
-        if depth in (2, 4):  # Pillow widens such grays to 8 bits
-            numbers = numbers // (255 // (2**depth - 1))
-        return _checked(turn(numbers[..., None], header.orientation)[..., 0], name)
-
-
-def _checked(numbers: Numbers, name: str) -> Numbers:
-    """Return numbers that can be those of a mask."""
-    if numbers.ndim != 2 or not (numbers.dtype == bool or np.issubdtype(numbers.dtype, np.integer)):
-        raise ImageError(
-            f"{name}: {numbers.dtype} of shape {numbers.shape}; a mask is whole numbers, (rows, "
-            "columns)"
-        )
-    if numbers.size and not 0 <= numbers.min() <= numbers.max() < LARGEST:
-        raise ImageError(f"{name}: class numbers must be from 0 to {LARGEST - 1:,}")
-    return numbers.astype(np.uint16)
 
 
 def open_masks(
@@ -237,7 +117,7 @@ def open_masks(
     workers: int | None = None,
     like: MaskClasses | None = None,
 ) -> Opened:
-    """Open images with masks: each part is `MaskedImages`, all with the same classes.
+    """Open images with masks, all with the same classes.
 
     Args:
         data: a folder, a list, or pairs in memory, as this file says
@@ -295,8 +175,11 @@ def open_masks(
             own = _named(file, ignored) if class_names or file.is_file() else names
             classes = own or _found(parts, ignored, workers)
         like = _check_mask_classes(classes, ignored, title)
-    known_parts = {name: replace(part, known=like) for name, part in parts.items()}
-    return Opened(title, {**known_parts}, notes=notes)
+    labeled = {
+        name: part.with_target(masks_of(part).with_classes(like), like.classes)
+        for name, part in parts.items()
+    }
+    return Opened(title, labeled, notes=notes)
 
 
 def _check_mask_classes(classes: Mapping[int, str], ignored: Ignored, title: str) -> MaskClasses:
@@ -330,9 +213,7 @@ def _named(file: Path, ignored: Ignored) -> dict[int, str]:
     return found
 
 
-def _found(
-    parts: Mapping[str, MaskedImages], ignored: Ignored, workers: int | None
-) -> dict[int, str]:
+def _found(parts: Mapping[str, Images], ignored: Ignored, workers: int | None) -> dict[int, str]:
     """Return the numbers in all masks that can be read, each as a name too."""
     there = np.zeros(LARGEST, bool)
     for part in parts.values():
@@ -348,13 +229,13 @@ def _found(
     return {int(number): str(number) for number in np.flatnonzero(there)}
 
 
-def _numbers_in(source: Source, indices: range) -> list[int]:
+def _numbers_in(source: Images, indices: range) -> list[int]:
     """Return the numbers in some masks; damaged ones are reported where they are used."""
-    assert isinstance(source, MaskedImages)
+    masks = masks_of(source)
     there = np.zeros(LARGEST, bool)
     for index in indices:
         try:
-            there[source.numbers(index)] = True
+            there[masks.numbers(index)] = True
         except ImageError:
             continue
     return np.flatnonzero(there).tolist()
@@ -471,9 +352,7 @@ def _listed(file: Path, known: Columns) -> tuple[Pairs, dict[str, str], list[str
     return pairs, groups, [*notes, *more, *splits.notes]
 
 
-def _parts(
-    pairs: Pairs, groups: Mapping[str, str], turns: Mapping[str, int]
-) -> dict[str, MaskedImages]:
+def _parts(pairs: Pairs, groups: Mapping[str, str], turns: Mapping[str, int]) -> dict[str, Images]:
     """Return files by split; what is in no split is training, or all there is.
 
     Args:
@@ -486,31 +365,37 @@ def _parts(
     by_split = Pairs()
     for name, own in pairs.items():
         by_split.setdefault(ALL if one else name or "train", []).extend(own)
-    found = dict[str, MaskedImages]()
+    found = dict[str, Images]()
     for name, own in by_split.items():
         paths = [image for image, _ in own]
-        images: Source = image_paths(paths)
+        images = image_paths(paths)
         if groups:
-            images = grouped(images, [groups[path] for path in paths])
+            images = images.grouped([groups[path] for path in paths])
         turned = [turns[path] for path in paths] if turns else ()
-        found[name] = MaskedImages(images, [mask for _, mask in own], turns=turned)
+        found[name] = _with_masks(images, [mask for _, mask in own], turned)
     return found
 
 
+def _with_masks(images: Images, masks: Sequence[Any], turns: Sequence[int] = ()) -> Images:
+    """Return images with a mask each, whose classes are not known yet."""
+    names = Names.of(images.name(row) for row in range(len(images)))
+    return images.with_target(MaskTargets.of(MaskStore(masks, names, turns=turns)), ())
+
+
 def _with_turns(
-    parts: Mapping[str, MaskedImages], title: str, wanted: AnnotationFrame, notes: list[str]
-) -> dict[str, MaskedImages]:
+    parts: Mapping[str, Images], title: str, wanted: AnnotationFrame, notes: list[str]
+) -> dict[str, Images]:
     """Return images whose masks are turned with them where EXIF turns the image alone.
 
     Images of which it cannot be told are left out.
     """
-    pairs = {name: (part.whole, part.masks) for name, part in parts.items()}
-    found = dict[str, MaskedImages]()
+    pairs = {name: (part, masks_of(part).store.masks) for name, part in parts.items()}
+    found = dict[str, Images]()
     for name, placed in place_masks(pairs, title, wanted).items():
         part = parts[name]
         notes += placed.notes
         if (placed.turns != 1).any():
-            turned = replace(part, turns=placed.turns.tolist())
+            turned = _with_masks(part, masks_of(part).store.masks, placed.turns.tolist())
             part = turned.take(np.flatnonzero(placed.turns))
         if len(part):
             found[name] = part
@@ -519,7 +404,7 @@ def _with_turns(
     return found
 
 
-def _in_memory(data: Any) -> tuple[dict[str, MaskedImages], dict[int, str]]:
+def _in_memory(data: Any) -> tuple[dict[str, Images], dict[int, str]]:
     """Return pairs of images and masks by split, and the names of the classes if given."""
     given, names = pieces(data)
     found = {}
@@ -529,7 +414,7 @@ def _in_memory(data: Any) -> tuple[dict[str, MaskedImages], dict[int, str]]:
             isinstance(each, tuple | list) and len(each) == 2 for each in pairs
         ):
             raise DataError("images with masks in memory are a list of (image, mask) pairs")
-        images = Pictures([image for image, _ in pairs], blank(len(pairs)), ())
+        images = Images.of(Pictures([image for image, _ in pairs]))
         split = name if len(given) > 1 else ALL
-        found[split] = MaskedImages(images, [mask for _, mask in pairs])
+        found[split] = _with_masks(images, [mask for _, mask in pairs])
     return found, dict(enumerate(names))

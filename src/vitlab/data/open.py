@@ -14,6 +14,7 @@ from typing import Any
 from vitlab.by_name import load_object
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
+from vitlab.data.images import Images, concat
 from vitlab.data.labels import UnlabeledError
 from vitlab.data.settings import Columns
 from vitlab.data.sources.image_files import named_files
@@ -27,10 +28,8 @@ from vitlab.data.sources.request import (
     Part,
     Request,
     Wanted,
-    blank,
     title_of,
 )
-from vitlab.data.sources.source import Joined, Relabeled, Source, groups_known, reindexed
 from vitlab.data.sources.urls import is_url
 from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
 from vitlab.errors import DataError
@@ -79,27 +78,27 @@ class Opened:
     """
 
     title: str
-    parts: dict[str, Source]
-    unlabeled: dict[str, Source] = field(default_factory=dict)
+    parts: dict[str, Images]
+    unlabeled: dict[str, Images] = field(default_factory=dict)
     lacks: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property
-    def loose(self) -> Source | None:
+    def loose(self) -> Images | None:
         """All images without a label beside labeled ones; None if there are none."""
-        return in_a_row([*self.unlabeled.values()]) if self.unlabeled else None
+        return concat([*self.unlabeled.values()]) if self.unlabeled else None
 
     @property
-    def unsplit(self) -> Source | None:
+    def unsplit(self) -> Images | None:
         """All images with labels of data that comes unsplit; None of data in splits."""
         return self.parts.get(ALL)
 
-    def every(self) -> Source:
+    def every(self) -> Images:
         """Return all images in the data's order, those without labels last."""
         sources = list(self.parts.values())
         if self.loose is not None:
-            sources = [*map(stripped, sources), self.loose]
-        return in_a_row(sources)
+            sources = [*(each.unlabeled() for each in sources), self.loose]
+        return concat(sources)
 
 
 def open_images(
@@ -136,23 +135,13 @@ def open_images(
     else:
         found = _found(request)
     if labels == "ignored":
-        whole = in_a_row([stripped(part.source) for part in found.parts])
+        whole = concat([part.source.unlabeled() for part in found.parts])
         opened = Opened(request.data, {ALL: whole}, notes=found.notes)
     else:
         opened = _labeled(request, found)
     if not any(map(len, opened.parts.values())) and not opened.loose:
         raise DataError(f"{opened.title} has no images")
     return opened
-
-
-def in_a_row(sources: Sequence[Source]) -> Source:
-    """Return one source of the images of all."""
-    return sources[0] if len(sources) == 1 else Joined(tuple(sources))
-
-
-def stripped(source: Source) -> Source:
-    """Return a source without its labels."""
-    return Relabeled(source, blank(len(source)), ()) if source.classes else source
 
 
 def _found(request: Request) -> Found:
@@ -202,7 +191,7 @@ def _named_by_several(request: Request) -> Found:
             found = Found([Part(named_files(name, request.data))])
         parts += found.parts
         notes += found.notes
-    whole = in_a_row([stripped(part.source) for part in parts])
+    whole = concat([part.source.unlabeled() for part in parts])
     return Found([Part(whole, lacks="names of several DATA")], notes)
 
 
@@ -227,13 +216,13 @@ def _labeled(request: Request, found: Found) -> Opened:
     notes = list(found.notes)
     if not labeled and request.labels == "required":
         raise UnlabeledError(bare[0].lacks.removeprefix(NO_LABELS))
-    unlabeled = dict[str, Source]()
+    unlabeled = dict[str, Images]()
     if labeled and bare and request.labels == "required":
         notes += _lines_on_left_out(labeled, bare)
     elif labeled and bare:
         unlabeled = _group_unlabeled(bare)
     parts = _by_split(labeled or bare, request, notes)
-    if request.columns.group_column and not any(map(groups_known, parts.values())):
+    if request.columns.group_column and all(part.group is None for part in parts.values()):
         raise DataError(
             f"{request.data} has no columns, so that group_column means nothing: name a list or a "
             "table of the images"
@@ -242,19 +231,19 @@ def _labeled(request: Request, found: Found) -> Opened:
         first = next(iter(parts.values()))
         order = request.classes or first.classes
         parts = {
-            name: reindexed(source, order, f"{request.data} {name}".removesuffix(f" {ALL}"))
+            name: source.reindexed(order, f"{request.data} {name}".removesuffix(f" {ALL}"))
             for name, source in parts.items()
         }
     lacks = "" if labeled else bare[0].lacks
     return Opened(request.data, parts, unlabeled, lacks, notes)
 
 
-def _group_unlabeled(bare: Sequence[Part]) -> dict[str, Source]:
+def _group_unlabeled(bare: Sequence[Part]) -> dict[str, Images]:
     """Return images without a label by their split; in none, or another, they are `all`."""
-    sources = dict[str, list[Source]]()
+    sources = dict[str, list[Images]]()
     for part in bare:
         sources.setdefault(SPLIT_OF.get(part.split.lower(), ALL), []).append(part.source)
-    return {name: in_a_row(own) for name, own in sources.items()}
+    return {name: concat(own) for name, own in sources.items()}
 
 
 def _lines_on_left_out(labeled: Sequence[Part], bare: Sequence[Part]) -> list[str]:
@@ -271,9 +260,9 @@ def _lines_on_left_out(labeled: Sequence[Part], bare: Sequence[Part]) -> list[st
     return lines
 
 
-def _by_split(found: Sequence[Part], request: Request, notes: list[str]) -> dict[str, Source]:
+def _by_split(found: Sequence[Part], request: Request, notes: list[str]) -> dict[str, Images]:
     """Return parts by the name of their split; one split alone, whatever its name, is all."""
-    sources: dict[str, list[Source]] = {}
+    sources: dict[str, list[Images]] = {}
     for part in found:
         split = SPLIT_OF.get(part.split.lower(), part.split)
         sources.setdefault(split, []).append(part.source)
@@ -292,9 +281,9 @@ def _by_split(found: Sequence[Part], request: Request, notes: list[str]) -> dict
     }
 
 
-def _joined(sources: Sequence[Source], request: Request) -> Source:
+def _joined(sources: Sequence[Images], request: Request) -> Images:
     """Return the images of several sources under the classes of all of them."""
     if len(sources) == 1:
         return sources[0]
     order = tuple(dict.fromkeys(name for source in sources for name in source.classes))
-    return Joined(tuple(reindexed(source, order, request.data) for source in sources))
+    return concat([source.reindexed(order, request.data) for source in sources])

@@ -15,10 +15,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from vitlab.data.images import Images
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.settings import Columns
-from vitlab.data.sources.source import Source, groups_known
 from vitlab.data.sources.tar_shards import CLASSES
 from vitlab.errors import DataError, ImageError
 from vitlab.files import staged_folder
@@ -42,7 +42,7 @@ class Copied(NamedTuple):
     classes: tuple[int, ...]
 
 
-def _parquet(folder: Path, split: str, source: Source, images: Iterator[Copied]) -> None:
+def _parquet(folder: Path, split: str, source: Images, images: Iterator[Copied]) -> None:
     """Write files `split-00000-of-00003.parquet` of columns image and label (labels, if several).
 
     Class names are in the schema, where Hugging Face's `datasets` and `open_data` look for them;
@@ -52,8 +52,8 @@ def _parquet(folder: Path, split: str, source: Source, images: Iterator[Copied])
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
-    several = source.labels.several
-    column = source.labels.column
+    several = source.target.several
+    column = source.target.column
     kind: Any = datasets.ClassLabel(names=list(source.classes))
     kind = datasets.List(kind) if several else kind
     schema = datasets.Features({"image": datasets.Image(), column: kind}).arrow_schema
@@ -78,7 +78,7 @@ def _parquet(folder: Path, split: str, source: Source, images: Iterator[Copied])
     card.write_text(text.removesuffix("---\n") + more, encoding="utf-8")
 
 
-def _tar(folder: Path, split: str, source: Source, images: Iterator[Copied]) -> None:
+def _tar(folder: Path, split: str, source: Images, images: Iterator[Copied]) -> None:
     """Write shards `split-000000.tar` of `00000000.jpg` and `00000000.cls`, its class's index.
 
     With several labels per image, a `.json` names them. `classes.txt` has the names by index.
@@ -92,7 +92,7 @@ def _tar(folder: Path, split: str, source: Source, images: Iterator[Copied]) -> 
     (folder / CLASSES).write_text(lines, encoding="utf-8")
 
     def members(image: Copied) -> dict[str, bytes]:
-        if source.labels.several:
+        if source.target.several:
             names = [source.classes[place] for place in image.classes]
             ending = "json"
             label = json.dumps({"labels": names}, ensure_ascii=False)
@@ -125,7 +125,7 @@ def _shards(items: Iterator[T], size: Callable[[T], int]) -> Iterator[Iterator[T
     return map(shard, items)
 
 
-def sources_to_copy(data: str, columns: Columns | None = None) -> dict[str, Source]:
+def sources_to_copy(data: str, columns: Columns | None = None) -> dict[str, Images]:
     """Return the splits of DATA by name; data that comes unsplit stays so, as `train`.
 
     With groups, which a copy does not have, it is split now. When others are split later, a hash of
@@ -137,11 +137,11 @@ def sources_to_copy(data: str, columns: Columns | None = None) -> dict[str, Sour
     splits = open_to_learn(data, columns=columns)
     say(*(note for note in splits.notes if "held out" not in note))  # a copy is not split
     whole = splits.whole
-    return splits.parts if whole is None or groups_known(whole) else {"train": whole}
+    return splits.parts if whole is None or whole.group is not None else {"train": whole}
 
 
 def copy(
-    sources: dict[str, Source],
+    sources: dict[str, Images],
     out: str | Path,
     *,
     side: int = 256,
@@ -173,7 +173,7 @@ def copy(
     done = damaged = size = 0
     with staged_folder(out) as draft, (draft / BAD).open("w", encoding="utf-8") as bad:
 
-        def usable(split: str, source: Source) -> Iterator[Copied]:
+        def usable(split: str, source: Images) -> Iterator[Copied]:
             nonlocal done, damaged, size
             number = 0
             convert = partial(_converted, side=side, quality=quality)
@@ -187,7 +187,7 @@ def copy(
                     bad.write(json.dumps(line, ensure_ascii=False) + "\n")
                 else:
                     size += len(item[0])
-                    yield Copied(number, *item, source.labels.classes_of(index))
+                    yield Copied(number, *item, source.target.classes_of(index))
                     number += 1
                 progress(done)
             if not number:
@@ -200,7 +200,7 @@ def copy(
 
 
 def _converted(
-    source: Source, indices: range, side: int, quality: int
+    source: Images, indices: range, side: int, quality: int
 ) -> list[tuple[bytes, str] | str]:
     """Return the bytes and the ending of some images for the copy, or what is wrong with one."""
     found: list[tuple[bytes, str] | str] = []

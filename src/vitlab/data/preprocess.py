@@ -12,7 +12,6 @@ from vitlab.data.augment.normalize import normalize, standardize
 from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.data.loading.crops import center, fitted_image
 from vitlab.data.sources.pictures import Form, Pictures, several
-from vitlab.data.sources.request import blank
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.images import ImageSpec
 
@@ -46,7 +45,7 @@ class Preprocess(nn.Module):
         if isinstance(images, Tensor) and images.ndim == 4:
             return self._batch(images)
         pictures = several(images)
-        source = Pictures(pictures, blank(len(pictures)), ())
+        source = Pictures(pictures)
         pixels = [fitted_image(source.image(number), self.spec) for number in range(len(pictures))]
         sizes = list(dict.fromkeys(f"{each.shape[0]} x {each.shape[1]}" for each in pixels))
         if len(sizes) > 1:

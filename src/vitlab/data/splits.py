@@ -1,9 +1,9 @@
 """Splits of opened data: its own, or a share of each class that is held out for testing."""
 
 from vitlab.data.holdout import in_splits
-from vitlab.data.open import Opened, in_a_row
+from vitlab.data.images import Images, concat
+from vitlab.data.open import Opened
 from vitlab.data.sources.request import ALL, Splits
-from vitlab.data.sources.source import Source
 
 
 def split_opened(opened: Opened, fraction: float = 0.2) -> Splits:
@@ -16,7 +16,7 @@ def split_opened(opened: Opened, fraction: float = 0.2) -> Splits:
     return in_splits(opened.parts, fraction, opened.notes)
 
 
-def group_by_split(opened: Opened) -> dict[str, Source]:
+def group_by_split(opened: Opened) -> dict[str, Images]:
     """Return images by split, none of them empty: what would be held out is `test`.
 
     Images without labels are in their own split, unless it has labeled ones; else in `all`.
@@ -28,5 +28,5 @@ def group_by_split(opened: Opened) -> dict[str, Source]:
     splits |= {name: own for name, own in opened.unlabeled.items() if name not in splits}
     if beside:
         whole = [*beside, *([splits[ALL]] if ALL in opened.unlabeled else [])]
-        splits[ALL] = in_a_row(whole)
+        splits[ALL] = concat(whole)
     return {name: source for name, source in splits.items() if len(source)}

@@ -7,8 +7,8 @@ import numpy as np
 
 from vitlab.data.decode.sound import Clip
 from vitlab.data.decode.spectrograms import BINS, FRAMES
+from vitlab.data.images import Images
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Source, counts
 from vitlab.errors import ImageError
 from vitlab.images import Size
 
@@ -18,7 +18,7 @@ USUAL = 224
 WHOLE = 16  # columns that usual patches divide
 
 
-def input_shape(source: Source) -> tuple[Size, int]:
+def input_shape(source: Images) -> tuple[Size, int]:
     """Return the image size and channels that fit a source.
 
     Images that all have one small size keep it, others are resized to 224x224; one channel if all
@@ -41,7 +41,7 @@ def input_shape(source: Source) -> tuple[Size, int]:
     return rows if rows == columns else size, channels
 
 
-def of_sounds(source: Source) -> bool:
+def of_sounds(source: Images) -> bool:
     """Return whether the first image that can be read is a sound."""
     for index in range(min(SAMPLES, len(source))):
         with suppress(ImageError):
@@ -73,7 +73,7 @@ SHOWN = 3  # classes that are listed as missing
 
 def class_lines(splits: Splits) -> list[str]:
     """Return lines with the number of training images of each class, and what guessing gives."""
-    found = counts(splits.train)
+    found = splits.train.counts()
     fewest = min(found, key=found.__getitem__)
     most = max(found, key=found.__getitem__)
     names = f"{len(found):,} classes"
@@ -99,7 +99,7 @@ def missing_lines(splits: Splits) -> list[str]:
     lines = []
     said = set[str]()
     for part, source in splits.parts.items():
-        found = counts(source)
+        found = source.counts()
         lacking = [name for name in found if not found[name] and name not in said]
         if part == "train":
             said.update(lacking)
@@ -119,8 +119,8 @@ def most_frequent(splits: Splits) -> tuple[str, float] | None:
 
     None where images have several labels.
     """
-    labels = splits.test.labels
+    labels = splits.test.target
     if labels.several:
         return None
-    largest = int(np.argmax(splits.train.labels.counts(len(splits.classes))))
+    largest = int(np.argmax(splits.train.target.counts(len(splits.classes))))
     return splits.classes[largest], labels.counts(len(splits.classes))[largest] / len(labels)

@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.data.labels import Numbers, TargetLabels, check_class_names
+from vitlab.data.images import Images
+from vitlab.data.labels import check_class_names
+from vitlab.data.number_targets import Numbers, NumberTargets
 from vitlab.data.open import open_images
 from vitlab.data.settings import Data
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.request import Given, Splits
-from vitlab.data.sources.source import Relabeled, Source, Subset, origin, without
 from vitlab.data.splits import split_opened
 from vitlab.errors import DataError, OptionError
 
 ALIKE = 1e-12  # of a column's size: a deviation below it is that of rounding
 
 
-def numbers_of(source: Source) -> Numbers:
+def numbers_of(source: Images) -> Numbers:
     """Return the targets of a source of `open_targets` in their own units, (n, targets)."""
-    labels = source.labels
-    assert isinstance(labels, TargetLabels)
-    return labels.values
+    assert isinstance(source.target, NumberTargets)
+    return source.target.values
 
 
 def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:
@@ -46,11 +46,11 @@ def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:
         raise OptionError("task=regress learns columns of numbers: name them, targets=age,height")
     check_class_names(names, "targets", "target")
     opened = open_images(data, "numbers", columns=replace(options, label_column=tuple(names)))
-    parts = dict[str, Source]()
+    parts = dict[str, Images]()
     notes = [*opened.notes]
     what = " or ".join(names)
     for name, source in opened.parts.items():
-        if not isinstance(source.labels, TargetLabels):
+        if not isinstance(source.target, NumberTargets):
             raise DataError(
                 f"{opened.title} has no columns of numbers: give a table, such as a .csv"
             )
@@ -61,7 +61,7 @@ def open_targets(data: Given, names: Sequence[str], options: Data) -> Splits:
             notes.append(f"left out {len(bad):,} {line}: {listed}")
         if len(bad) == len(source):
             raise DataError(f"no image is left to learn from: {notes[-1]}")
-        parts[name] = without(source, bad)
+        parts[name] = source.without(bad)
     found = replace(opened, parts=parts, notes=notes)
     return split_opened(found, options.test_fraction)
 
@@ -78,12 +78,10 @@ def standardized(splits: Splits) -> Splits:
         if deviation <= ALIKE * abs(mean):
             raise DataError(f"{name} is {mean:g} in every training image: there is none to learn")
 
-    def scale_numbers(source: Source) -> Source:
-        return Relabeled(source, TargetLabels(numbers_of(source), scale), source.classes)
+    def scale_numbers(source: Images) -> Images:
+        return source.with_target(NumberTargets(numbers_of(source), scale), source.classes)
 
     parts: dict[str, Any] = {name: scale_numbers(each) for name, each in splits.parts.items()}
-    if splits.whole is not None:  # of which a part may get other images: see `holdout.moved`
-        whole = scale_numbers(splits.whole)
-        places = {name: origin(each, splits.whole)[1] for name, each in splits.parts.items()}
-        parts = {name: Subset(whole, own) for name, own in places.items()} | {"whole": whole}
+    if splits.whole is not None:
+        parts["whole"] = scale_numbers(splits.whole)
     return replace(splits, **parts)

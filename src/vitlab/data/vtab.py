@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.data.decode.pixels import Pixels
+from vitlab.data.images import Images, concat
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.image_files import named_files
 from vitlab.data.sources.paths import read_text
 from vitlab.data.sources.request import Found, Part, Request
-from vitlab.data.sources.source import Altered, Joined, Source
+from vitlab.data.stores import Altered
 from vitlab.errors import DataError
 from vitlab.options import nearest
 
@@ -112,7 +113,7 @@ def open_vtab(request: Request) -> Found | None:
     train, validation, test = open_task(path.parent, BY_NAME[path.name])
     if prefix + colon == SEARCH:
         return Found([Part(train, "train"), Part(validation, "test")])
-    return Found([Part(Joined((train, validation)), "train"), Part(test, "test")])
+    return Found([Part(concat((train, validation)), "train"), Part(test, "test")])
 
 
 def available(root: Path) -> dict[str, Path]:
@@ -131,7 +132,7 @@ def available(root: Path) -> dict[str, Path]:
     }
 
 
-def open_task(root: Path, task: VtabTask) -> list[Source]:
+def open_task(root: Path, task: VtabTask) -> list[Images]:
     """Return the 800 training, the 200 validation and the test images of a task.
 
     Raises:
@@ -145,11 +146,11 @@ def open_task(root: Path, task: VtabTask) -> list[Source]:
         if size and len(part) != size:
             raise DataError(f"{folder / name} has {len(part):,} images; VTAB-1k has {size}")
     if task.name.startswith("dsprites"):
-        return [Altered(part, brightened) for part in parts]
+        return [replace(part, store=Altered(part.store, brightened)) for part in parts]
     return parts
 
 
-def _list(file: Path, task: VtabTask) -> Source:
+def _list(file: Path, task: VtabTask) -> Images:
     """Return the images that a list of `path label` names."""
     lines = read_text(file, LARGEST).splitlines()
     paths = []
@@ -166,5 +167,5 @@ def _list(file: Path, task: VtabTask) -> Source:
             raise DataError(f"{file} line {number} names {path[:80]!r}, outside of its folder")
         paths.append(str(file.parent / path))
         labels.append(int(found[2]))
-    files = named_files(paths, str(file))
-    return replace(files, labels=SingleLabels(np.array(labels, np.int64)), classes=task.names)
+    images = named_files(paths, str(file))
+    return images.with_target(SingleLabels(np.array(labels, np.int64)), task.names)

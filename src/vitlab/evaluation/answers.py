@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from vitlab.errors import DataError
 
 if TYPE_CHECKING:
-    from vitlab.data.labels import Indices, Labels
+    from vitlab.data.labels import Labels
+    from vitlab.data.target import Indices
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

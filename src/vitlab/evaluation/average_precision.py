@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from vitlab.data.box_geometry import overlap
-from vitlab.data.box_labels import Boxes
+from vitlab.data.box_targets import Boxes
 from vitlab.data.boxes import boxes_of, open_boxes
+from vitlab.data.images import Images
 from vitlab.data.settings import Columns, Data
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Bools, Floats, Integers, finite, mean_known
 from vitlab.evaluation.choosing import Split, as_held_out, as_trained, chosen
@@ -204,7 +204,7 @@ def box_figures(
 
 
 def measure_boxes(
-    detector: Detector, source: Source, compute: Compute, resamples: int = RESAMPLES
+    detector: Detector, source: Images, compute: Compute, resamples: int = RESAMPLES
 ) -> tuple[dict[str, Any], list[str]]:
     """Return `box_figures` of a detector on images with boxes, and messages about damaged ones.
 

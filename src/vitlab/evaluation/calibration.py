@@ -2,7 +2,7 @@
 
 One number divides all logits of a model before they become probabilities. It is fitted on the
 validation split, by its negative log-likelihood, and changes neither the logits nor which class is
-the likeliest. Source: Guo et al., On Calibration of Modern Neural Networks, 2017, section 4.2.
+the likeliest. Images: Guo et al., On Calibration of Modern Neural Networks, 2017, section 4.2.
 
 Where images have several labels, a class is predicted whose probability is above its threshold: 0.5
 unless thresholds were chosen, those of the highest F1 on validation images.
@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.holdout import fingerprint, with_validation
+from vitlab.data.images import Images
 from vitlab.data.labels import MultiLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.request import Given, Splits, title_of
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Floats, check_numbers, descending
 from vitlab.evaluation.choosing import as_trained, open_for
@@ -90,7 +90,7 @@ def _moved(provenance: dict[str, Any], before: float, after: float) -> dict[str,
 
 def validation_of(
     model: Model, data: Given, columns: Columns | None = None, purpose: str = "calibrate"
-) -> Source:
+) -> Images:
     """Return the validation images of a data set, which are never those of its test split.
 
     They are its validation split, or what the model's training held out to decide when to stop.
@@ -111,7 +111,7 @@ def validation_of(
     return found
 
 
-def _held_out(model: Model, splits: Splits) -> Source | None:
+def _held_out(model: Model, splits: Splits) -> Images | None:
     """Return what the model's training held out of the training images, if this is its data."""
     if not model.provenance.get("validation"):
         return None
@@ -194,7 +194,7 @@ def choose_thresholds(
     if per not in get_args(Per):
         raise OptionError(f"per must be class or all, not {per!r}")
     source = validation_of(model, data, columns, "choose thresholds")
-    if not source.labels.several:
+    if not source.target.several:
         raise OptionError(
             "thresholds are for several labels per image: of one label, the likeliest class counts"
         )

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, moved
+from vitlab.data.images import Images
 from vitlab.data.labels import UnknownClassError
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, Splits, title_of
-from vitlab.data.sources.source import Source, without
 from vitlab.data.splits import split_opened
 from vitlab.errors import DataError
 from vitlab.models.model import Model
@@ -31,7 +31,7 @@ class Chosen:
     """
 
     split: str
-    source: Source
+    source: Images
     learned_from: int = 0
     notes: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ def chosen(model: Model, splits: Splits, title: str, split: Split) -> Chosen:
     return replace(found, notes=notes + found.notes)
 
 
-def unlearned(source: Source, seen: Seen, name: str = "test", *, leave_out: bool = True) -> Chosen:
+def unlearned(source: Images, seen: Seen, name: str = "test", *, leave_out: bool = True) -> Chosen:
     """Return the images that a model has not learned from; all of them where there are no others.
 
     Args:
@@ -93,7 +93,7 @@ def unlearned(source: Source, seen: Seen, name: str = "test", *, leave_out: bool
             f"left out {len(known):,} of {count:,} images, which the model has learned from"
         )
         name = "test"
-        source = without(source, known)
+        source = source.without(known)
         known = known[:0]
     if len(known):
         notes.append(f"{len(known):,} of {count:,} images were learned from: figures are too good")
@@ -154,7 +154,7 @@ def as_trained(model: Model, splits: Splits) -> Splits:
     return moved(splits, changed)
 
 
-def _held_out(model: Model, whole: Source) -> bool:
+def _held_out(model: Model, whole: Images) -> bool:
     """Whether a model's training held a part of exactly these images out."""
     if not model.provenance.get("held_out", 0.0):
         return False

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vitlab.data.images import Images
 from vitlab.data.labels import kind_of
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
-from vitlab.data.sources.source import Relabeled, Source
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.classified_image import ClassifiedImage
@@ -71,14 +71,14 @@ def classify(
 
 
 def answers_of(
-    form: FastForm, source: Source, compute: Compute, top: int, flips: bool
+    form: FastForm, source: Images, compute: Compute, top: int, flips: bool
 ) -> list[ClassifiedImage]:
     """Return the likeliest classes of a source's images, as `classify` does."""
     model = form.model
     done = predict(model, source, compute.of(form), flips=flips)
     check_numbers(done.probabilities)
     names = [source.name(index) for index in range(len(source))]
-    how = source.classes, top, model.thresholds if source.labels.several else None
+    how = source.classes, top, model.thresholds if source.target.several else None
     answers = {index: ClassifiedImage(names[index], error=text) for index, text in done.bad.items()}
     rows = done.indices.tolist(), done.probabilities, done.distances
     for index, chances, far in zip(*rows, strict=True):
@@ -89,7 +89,7 @@ def answers_of(
 def classify_into(
     file: Path,
     model: Model,
-    images: Source,
+    images: Images,
     compute: Compute,
     *,
     top: int = 5,
@@ -137,7 +137,7 @@ def classify_into(
 def classify_shards(
     out: Path,
     model: Model,
-    source: Callable[[], Source],
+    source: Callable[[], Images],
     compute: Compute,
     *,
     ending: Literal["parquet", "csv", "jsonl"] = "parquet",
@@ -187,7 +187,7 @@ def classify_shards(
 
 def _job(
     model: Model,
-    source: Source,
+    source: Images,
     compute: Compute,
     top: int,
     flips: bool,
@@ -199,7 +199,7 @@ def _job(
     batch = batch_of(model)
     images = -(-part_images // batch) * batch
     layout = _layout(model, source, top)
-    decided = (model.thresholds, source.classes, source.labels.several, layout.far)
+    decided = (model.thresholds, source.classes, source.target.several, layout.far)
     about = {
         "job": "predict",
         "model": model.config.name,
@@ -224,7 +224,7 @@ def _job(
     return ShardJob("predicting", about, *what, table, flips)  # type: ignore[arg-type]
 
 
-def _layout(model: Model, source: Source, top: int) -> RowLayout:
+def _layout(model: Model, source: Images, top: int) -> RowLayout:
     """Return the columns of a model's answers."""
     above = np.array(model.thresholds)
     far = model.unlike is not None
@@ -233,7 +233,7 @@ def _layout(model: Model, source: Source, top: int) -> RowLayout:
 
 def unlabeled(
     model: Model, images: Given | Picture | Iterable[Picture], columns: Columns | None = None
-) -> Source:
+) -> Images:
     """Return the images of any DATA as a source, with labels of the model's kind that say nothing.
 
     What is left out of the data is said on the package's log.
@@ -248,4 +248,4 @@ def unlabeled(
         LOG.warning(note)
     source = opened.every()
     classes = model.config.class_names
-    return Relabeled(source, kind_of(model.provenance).blank(len(source), len(classes)), classes)
+    return source.with_target(kind_of(model.provenance).blank(len(source), len(classes)), classes)

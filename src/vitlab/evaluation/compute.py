@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from vitlab import device as devices
 from vitlab.data.augment.normalize import normalize
+from vitlab.data.images import Images
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.sources.source import Source, Subset
 from vitlab.models.cost import cost
 from vitlab.models.fast.accelerate import accelerate, can_accelerate, check_engine, remembered
 from vitlab.models.layers import evaluating
@@ -68,7 +68,7 @@ class Compute:
         """
         return devices.choose(self.device) if isinstance(self.device, str) else self.device
 
-    def fast(self, model: Model, source: Source, views: int = 1) -> "FastForm":
+    def fast(self, model: Model, source: Images, views: int = 1) -> "FastForm":
         """Return what computes a source's images best.
 
         The model itself computes little work, and whatever `can_accelerate` refuses. From 4e11
@@ -169,10 +169,10 @@ class FastForm:
         return {"precision": self.precision, "engine": self.model.engine}
 
 
-def spread(model: Model, source: Source) -> Tensor:
+def spread(model: Model, source: Images) -> Tensor:
     """Return images from all over a source, normalized (up to 8, C, H, W); no damaged ones."""
     numbers = np.unique(np.linspace(0, len(source) - 1, PROBES).astype(np.int64))
-    batches = EvaluationBatches(Subset(source, numbers), model.config, PROBES)
+    batches = EvaluationBatches(source.take(numbers), model.config, PROBES)
     found = batches[0]
     images = normalize(found.images, model.config)
     assert isinstance(images, Tensor)

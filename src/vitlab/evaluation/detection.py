@@ -11,11 +11,11 @@ from torch import Tensor
 
 from vitlab.data.augment.normalize import normalize
 from vitlab.data.box_geometry import SURE, framed
+from vitlab.data.images import Images
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
-from vitlab.data.sources.source import Source
 from vitlab.evaluation.answers import Floats, Integers
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.records import answered
@@ -44,7 +44,7 @@ class Detections(NamedTuple):
 
 @torch.inference_mode()
 def detect(
-    detector: Detector, source: Source, compute: Compute
+    detector: Detector, source: Images, compute: Compute
 ) -> Iterator[tuple[int, Detections | str]]:
     """Yield the number and the objects of each image; damaged images, with a message, come late."""
     spec = detector.model.config

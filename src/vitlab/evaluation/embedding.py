@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab import device as devices
+from vitlab.data.images import Images
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import NO_LABELS, Given
-from vitlab.data.sources.source import Source
 from vitlab.data.splits import group_by_split
 from vitlab.distributed.launch import read_environment
 from vitlab.errors import DataError, OptionError
@@ -272,7 +272,7 @@ class EmbeddingTable:
     """
 
     model: Model
-    splits: dict[str, Source]
+    splits: dict[str, Images]
     taken: Taken
     compute: Compute
     shape: tuple[int, ...]
@@ -332,7 +332,7 @@ class EmbeddingTable:
         for length in reversed(self.shape):
             kind = pyarrow.list_(kind, length)
         text = pyarrow.string()
-        several = next(iter(self.splits.values())).labels.several
+        several = next(iter(self.splits.values())).target.several
         label = pyarrow.list_(text) if several else text
         columns = {"path": text, "label": label, "split": text, "features": kind}
         return pyarrow.schema(columns.items(), metadata={ABOUT: json.dumps(self.about)})
@@ -450,10 +450,10 @@ class EmbeddingTable:
         values = self._stored(features)
         indices = numbers.tolist()
         names = [unicode(source.name(index)) for index in indices]
-        several = source.labels.several
+        several = source.target.several
         labels: list[Any] = [None] * len(names)
         if source.classes:
-            each = [[source.classes[c] for c in source.labels.classes_of(n)] for n in indices]
+            each = [[source.classes[c] for c in source.target.classes_of(n)] for n in indices]
             labels = [*each] if several else [one[0] for one in each]
         return names, labels, values
 

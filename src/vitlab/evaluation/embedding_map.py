@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.sources.source import Source, Subset
+from vitlab.data.images import Images
 from vitlab.evaluation.answers import Float32s, Floats, Integers, check_numbers
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Inferred, Progress, Want, infer, silent
@@ -43,7 +43,7 @@ class Sampled:
 
 def look_at(
     model: Model,
-    source: Source,
+    source: Images,
     chosen: Integers,
     side: int,
     compute: Compute,
@@ -62,7 +62,7 @@ def look_at(
     Raises:
         DataError: a worker process died.
     """
-    part = Subset(source, chosen)
+    part = source.take(chosen)
     none = np.empty((0, model.config.features), np.float32), np.empty((0, model.config.classes))
     kept = [(np.empty(0, np.int64), *none, np.empty((0, side, side, 3), np.uint8))]
     bad: dict[int, str] = {}
@@ -111,7 +111,7 @@ def embedding_map(features: Float32s, seed: int = 0) -> Float32s:
     too. The result depends on the features and the seed alone, to the bit, not on the number of
     threads.
 
-    Source: van der Maaten & Hinton, Visualizing Data using t-SNE, Journal of Machine Learning
+    Images: van der Maaten & Hinton, Visualizing Data using t-SNE, Journal of Machine Learning
     Research 9, 2008; van der Maaten, Accelerating t-SNE using Tree-Based Algorithms, 2014.
 
     Args:

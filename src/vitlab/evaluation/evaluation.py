@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab import device as devices
+from vitlab.data.images import Images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, title_of
-from vitlab.data.sources.source import Source
 from vitlab.errors import OptionError
 from vitlab.evaluation.calibration import Per, thresholds_for, thresholds_json
 from vitlab.evaluation.calibration import calibrate as fit_temperature
@@ -34,7 +34,7 @@ from vitlab.public_calls import public
 class Evaluation:
     """A model on the images of a source: its predictions, and the figures made of them."""
 
-    source: Source
+    source: Images
     predictions: Probabilities
     figures: dict[str, Any]
 
@@ -181,7 +181,7 @@ def evaluation(
     source = asked.source
     devices.restart_peak(compute.where)
     found = fit_temperature(model, data, **fitting) if calibrate else None
-    before = thresholds_for(model, threshold, several=source.labels.several)
+    before = thresholds_for(model, threshold, several=source.target.several)
     chosen = fit_thresholds(model, data, choosing, **fitting) if choosing else None
     above = np.array(chosen.values) if chosen else before
     form = compute.fast(model, source, 1 + flips)
@@ -214,7 +214,7 @@ def evaluation(
 
 
 def _figures(
-    model: Model, source: Source, done: Probabilities, above: NDArray[np.float64]
+    model: Model, source: Images, done: Probabilities, above: NDArray[np.float64]
 ) -> dict[str, Any]:
     results = done.probabilities, done.labels
     several = {"thresholds": thresholds_json(above, source.classes)}

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vitlab.data.images import Images
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError, DiskError, ImageError
 from vitlab.evaluation.compute import Compute
@@ -66,7 +66,7 @@ def cache_of(choice: str | Path | None) -> Path | None:
 
 def features_of(
     model: Model,
-    source: Source,
+    source: Images,
     compute: Compute,
     taken: Vectors = FEATURES,
     *,
@@ -118,7 +118,7 @@ class CachePlace:
 
 
 def _from_cache(
-    model: Model, source: Source, compute: Compute, taken: Vectors, place: CachePlace
+    model: Model, source: Images, compute: Compute, taken: Vectors, place: CachePlace
 ) -> ImageFeatures | None:
     """Return features from the cache, computed if need be, in the first process.
 
@@ -202,7 +202,7 @@ def _size(place: Path) -> int:
     return sum(each.stat().st_size for each in files if each.is_file())
 
 
-def key_of(model: Model, source: Source, compute: Compute, taken: Vectors) -> str:
+def key_of(model: Model, source: Images, compute: Compute, taken: Vectors) -> str:
     """Return a checksum of everything that decides the features, in hexadecimal.
 
     That is the bytes of every image, the weights and the configuration of the model, which says how
@@ -226,13 +226,13 @@ def key_of(model: Model, source: Source, compute: Compute, taken: Vectors) -> st
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _content(source: Source, workers: int | None) -> str:
+def _content(source: Images, workers: int | None) -> str:
     """Return a checksum of all images as they are stored."""
     sums = in_chunks(source, _digest, CHUNK, workers)
     return hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
-def _digest(source: Source, indices: range) -> str:
+def _digest(source: Images, indices: range) -> str:
     """Return a checksum of some images."""
     digest = hashlib.sha256()
     for index in indices:
@@ -248,7 +248,7 @@ def _digest(source: Source, indices: range) -> str:
 
 
 def _job(
-    model: Model, source: Source, compute: Compute, taken: Vectors, title: str, key: str
+    model: Model, source: Images, compute: Compute, taken: Vectors, title: str, key: str
 ) -> ShardJob:
     """Return the job whose shards are put together into a file of the cache."""
     width = int(np.prod(shape_taken(model, taken)))

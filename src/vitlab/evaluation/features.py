@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.sources.source import Source
+from vitlab.data.images import Images
 from vitlab.distributed.world import ALONE, World
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import (
@@ -43,7 +43,7 @@ class ImageFeatures:
 
 def features_in_memory(
     model: Model,
-    source: Source,
+    source: Images,
     compute: Compute,
     taken: Vectors = FEATURES,
     world: World = ALONE,

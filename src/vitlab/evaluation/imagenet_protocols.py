@@ -33,15 +33,16 @@ from torch import Tensor, nn
 
 from vitlab import device as devices
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.labels import SingleLabels
+from vitlab.data.images import Images
+from vitlab.data.labels import SingleLabels, classes_of_images
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import names_below
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.request import Given
-from vitlab.data.sources.source import Altered, Relabeled, Source, Subset
+from vitlab.data.stores import Altered
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.answers import Bools, Floats, Integers
 from vitlab.evaluation.choosing import unlearned
@@ -86,7 +87,7 @@ class Exam:
         alone: whether only these compete by its authors' convention
     """
 
-    source: Source
+    source: Images
     accepted: Bools
     notes: list[str]
     left_out: int = 0
@@ -174,18 +175,18 @@ def examine(
     config = model.config
     if outputs == "shared" and any(map(is_wnid, known := {*config.labels})):
         classes = classes[[imagenet()[number] in known for number in classes]]
-        rows = np.asarray(exam.source.labels.values, np.int64)
+        rows = classes_of_images(exam.source.target)
         kept = np.flatnonzero(exam.accepted[rows][:, classes].any(1))
         if not len(kept):
             raise DataError("no image is of a class that the model has")
         left = exam.left_out + len(rows) - len(kept)
-        exam = replace(exam, source=Subset(exam.source, kept), left_out=left)
+        exam = replace(exam, source=exam.source.take(kept), left_out=left)
     wanted = [imagenet()[number] for number in classes]
     columns, note = outputs_of(config.labels, config.classes, wanted, config.name)
     asked = unlearned(exam.source, model.seen, leave_out=False)
     chosen = SelectedOutputs(model, columns)
     done = predict(chosen, exam.source, compute, flips=flips, progress=progress)
-    rows = np.asarray(done.labels.values, np.int64)
+    rows = classes_of_images(done.labels)
     right = likeliest(done.probabilities, exam.accepted[:, classes], rows)
     found = with_intervals(done.probabilities, SingleLabels(right))
     if exam.accepted.sum(axis=1).max() > 1:
@@ -330,16 +331,16 @@ def by_class(data: str, protocol: str) -> Exam:
     else:
         numbers, note = outputs_of(source.classes, len(source.classes), imagenet(), data)
         notes.append(note)
-    rows = numbers[source.labels.values]
+    rows = numbers[classes_of_images(source.target)]
     if len(present := np.unique(rows)) < len(known) and protocol != "v2":
         notes.append(f"{data} has images of {len(present):,} of the {len(known):,} classes")
     notes += _counted(len(source), expected, title)
-    images = Relabeled(source, SingleLabels(rows), imagenet())
+    images = source.with_target(SingleLabels(rows), imagenet())
     every = np.eye(CLASSES, dtype=bool)
     return Exam(images, every, notes, shared=numbers_of(known), alone=bool(mark))
 
 
-def _labeled(data: str) -> Source:
+def _labeled(data: str) -> Images:
     """Return the labeled images of a folder of class folders, or the test images of other data."""
     root = Path(data).expanduser()
     if root.is_dir() and not list(root.glob("*.parquet")) and not list(root.glob("*.tar")):
@@ -351,7 +352,7 @@ def _labeled(data: str) -> Source:
     return splits.whole or splits.validation or splits.test
 
 
-def _of_folders(root: Path) -> Source:
+def _of_folders(root: Path) -> Images:
     """Return the images of a folder whose folders are classes."""
     return open_images(root, columns=Columns(class_folder="outer")).every()
 
@@ -367,7 +368,9 @@ def objects(data: str) -> Exam:
     places = (root / "objectnet-1.0" / "images", root / "images", root)
     files = _of_folders(next((each for each in places if each.is_dir()), root))
     row = {folder: number for number, folder in enumerate(known)}
-    rows = np.array([row.get(name, -1) for name in files.classes], np.int64)[files.labels.values]
+    rows = np.array([row.get(name, -1) for name in files.classes], np.int64)[
+        classes_of_images(files.target)
+    ]
     chosen = np.flatnonzero(rows >= 0)
     if not len(chosen):
         raise DataError(
@@ -377,11 +380,11 @@ def objects(data: str) -> Exam:
     accepted = np.zeros((len(known), CLASSES), bool)
     for number, wnids in enumerate(known.values()):
         accepted[number, numbers_of(wnids)] = True
-    images = Subset(Relabeled(files, SingleLabels(rows), imagenet()), chosen)
+    images = files.with_target(SingleLabels(rows), imagenet()).take(chosen)
     notes = _counted(len(chosen), 18_574, "ObjectNet")
     left = len(rows) - len(chosen)
     return Exam(
-        Altered(images, trimmed),
+        replace(images, store=Altered(images.store, trimmed)),
         accepted,
         notes,
         left_out=left,
@@ -423,7 +426,8 @@ def reassessed(data: str, labels: str) -> Exam:
     for row, place in enumerate(places):
         accepted[row, right[place]] = True
     names = Names.of(str(paths[place].relative_to(root)) for place in places)
-    source = LabeledFiles(root, names, SingleLabels(np.arange(len(places))), imagenet())
+    target = SingleLabels(np.arange(len(places)))
+    source = Images.of(ImageFiles(root, names), target, imagenet())
     notes = _counted(len(places), sum(map(bool, answers)), "ReaL")
     return Exam(source, accepted, notes, left_out=len(paths) - len(places))
 

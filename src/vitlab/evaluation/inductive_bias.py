@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from vitlab.data.augment.normalize import normalize, standardize
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given
-from vitlab.data.sources.source import Source, Subset
 from vitlab.device import autocast
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Integers, check_numbers
@@ -132,7 +132,7 @@ def balanced(labels: Integers, count: int, generator: np.random.Generator) -> In
 
 def probed_images(
     model: Model,
-    source: Source,
+    source: Images,
     images: int,
     *,
     batch: int,
@@ -147,18 +147,18 @@ def probed_images(
         OptionError: as `labels_of`.
         DataError: as `labels_of`, or no usable image.
     """
-    part = Subset(source, balanced(labels_of(model, source, images, batch), images, generator))
+    part = source.take(balanced(labels_of(model, source, images, batch), images, generator))
     found = list(infer(model, part, compute, ["pixels"]))
     _, numbers, bad = stacked(found, (0,))
     if not len(numbers):
         raise DataError(next(iter(bad.values()), "there are no images"))
-    labels = part.labels.take(numbers)
+    labels = part.target.take(numbers)
     form = compute.fast(model, part, PASSES)
     pixels = torch.cat([each.pixels for each in found if isinstance(each.pixels, Tensor)])
-    return Probed(model, form, pixels, torch.from_numpy(labels.targets()), len(bad), batch, compute)
+    return Probed(model, form, pixels, torch.from_numpy(labels.batch()), len(bad), batch, compute)
 
 
-def labels_of(model: Model, source: Source, images: int, batch: int) -> Integers:
+def labels_of(model: Model, source: Images, images: int, batch: int) -> Integers:
     """Return the class of each image of a source, (n,), and refuse what cannot be probed.
 
     Raises:
@@ -174,7 +174,7 @@ def labels_of(model: Model, source: Source, images: int, batch: int) -> Integers
         raise OptionError(
             "a form of vitlab.accelerate gives no gradients: pass the model that it was made from"
         )
-    if not isinstance(source.labels, SingleLabels):
+    if not isinstance(source.target, SingleLabels):
         raise DataError(
             "the images have several labels each: inductive bias is measured with one class each"
         )
@@ -183,7 +183,7 @@ def labels_of(model: Model, source: Source, images: int, batch: int) -> Integers
             f"the data has {len(source.classes)} classes, but the model has "
             f"{model.config.classes}: open it with the model's classes"
         )
-    return source.labels.values
+    return source.target.values
 
 
 SHARES = (0.25, 0.5, 0.75)  # of the patches, and of the Nyquist frequency
@@ -193,7 +193,7 @@ NYQUIST = 0.5  # cycles per pixel
 def recombine(phases: Tensor, amplitudes: Tensor) -> Tensor:
     """Return images with the phase spectrum of one and the amplitude spectrum of another.
 
-    Phases carry the shapes of an image, amplitudes its texture. Source: Chen et al.,
+    Phases carry the shapes of an image, amplitudes its texture. Images: Chen et al.,
     Amplitude-Phase Recombination: Rethinking Robustness of Convolutional Neural Networks in
     Frequency Domain, 2021.
 
@@ -240,7 +240,7 @@ def partners(labels: Integers, generator: np.random.Generator) -> Integers:
 def shape_bias(predicted: Tensor, shapes: Tensor, textures: Tensor) -> dict[str, float]:
     """Count the decisions for each cue where the two disagree; `shape_bias` is NaN without any.
 
-    Source: Geirhos et al., ImageNet-Trained CNNs Are Biased Towards Texture, 2019, figure 4: the
+    Images: Geirhos et al., ImageNet-Trained CNNs Are Biased Towards Texture, 2019, figure 4: the
     decisions for the shape's class, of those for either class.
     """
     shape = share(predicted == shapes)
@@ -286,7 +286,7 @@ def patch_numbers(size: tuple[int, int]) -> Tensor:
 def drop_patches(images: Tensor, scores: Tensor, fraction: float, fill: Tensor) -> Tensor:
     """Paint the patches of the highest scores in one color, (channels, 1, 1).
 
-    Source: Naseer et al., Intriguing Properties of Vision Transformers, 2021, section 3.1
+    Images: Naseer et al., Intriguing Properties of Vision Transformers, 2021, section 3.1
     (PatchDrop; the share dropped is their information loss). Salient patches are theirs by the
     attention of a self-supervised ViT, here by the gradients of the model itself, so that all
     architectures are treated alike.
@@ -304,7 +304,7 @@ def contributions(probed: Probed) -> Tensor:
 
     To first order, the logit falls by so much when the patch is painted in the mean color, from
     which the input is counted: float32 (n, patches).
-    Source: Shrikumar et al., Not Just a Black Box: Learning Important Features Through Propagating
+    Images: Shrikumar et al., Not Just a Black Box: Learning Important Features Through Propagating
     Activation Differences, 2016.
     """
     numbers = patch_numbers(probed.size).flatten()
@@ -431,7 +431,7 @@ def _changes(
 @public(model=Model)
 def inductive_bias(
     model: Model,
-    data: Given | Source,
+    data: Given | Images,
     *,
     images: int = 2000,
     batch: int = 250,
@@ -480,7 +480,7 @@ def inductive_bias(
             `vitlab.accelerate`, which gives no gradients.
     """
     check_classifier(model)
-    if isinstance(data, Source):
+    if isinstance(data, Images):
         asked = unlearned(data, model.seen, leave_out=False)
     else:
         asked = choose(model, data, split, columns)

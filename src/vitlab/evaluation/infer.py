@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.augment.normalize import normalize
-from vitlab.data.labels import Labels, kind_of
+from vitlab.data.images import Images
+from vitlab.data.labels import Labels, kind_of, labels_of
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
 from vitlab.data.loading.order import slice_of
-from vitlab.data.sources.source import Source
+from vitlab.data.target import Target
 from vitlab.device import autocast, behind, fetched
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError, OptionError
@@ -82,14 +83,14 @@ def batch_of(model: Model) -> int:
     return max(1, min(BATCH, PIXELS // model.config.area))
 
 
-def own_batches(model: Model, source: Source, world: World) -> range:
+def own_batches(model: Model, source: Images, world: World) -> range:
     """Return the numbers of the batches of a source that this process computes."""
     return slice_of(-(-len(source) // batch_of(model)), world.rank, world.size)
 
 
 def infer(
     model: Model,
-    source: Source,
+    source: Images,
     compute: Compute,
     want: Sequence[Want] = ("probabilities",),
     *,
@@ -122,7 +123,7 @@ def infer(
     total = sum(min(size, len(source) - number * size) for number in order)
     idle = all(each == "pixels" for each in want)
     form = FastForm(model, "fp32") if idle else compute.fast(model, source, 1 + flips)
-    work = _Pass(form, source.labels, compute.where, tuple(want), flips)
+    work = _Pass(form, source.target, compute.where, tuple(want), flips)
     done = 0
     workers = choose_workers(source, compute.workers, compute.sharing)
     with borrowed(form.model, compute.where), deaths_explained():
@@ -137,7 +138,7 @@ class _Pass:
     """What is computed of every batch."""
 
     form: FastForm
-    labels: Labels
+    target: Target
     device: torch.device
     want: tuple[Want, ...]
     flips: bool
@@ -179,7 +180,7 @@ class _Pass:
             logits = exact(model.scores(seen))[..., : model.config.classes]  # without any: none
             if self.flips:
                 mirrored = exact(model(images.flip(-1)))
-        chances = probabilities(logits, model, self.labels, mirrored)
+        chances = probabilities(logits, model, self.target, mirrored)
         far = logits.new_full(logits.shape[:1], math.nan)
         if model.unlike is not None and inner is not None:
             far = model.unlike.distances(exact(inner))
@@ -188,7 +189,7 @@ class _Pass:
 
 
 def probabilities(
-    logits: Tensor, model: Model, labels: Labels | None = None, mirrored: Tensor | None = None
+    logits: Tensor, model: Model, target: Target | None = None, mirrored: Tensor | None = None
 ) -> Tensor:
     """Turn a model's logits into its probabilities: the one place where that is done.
 
@@ -198,13 +199,13 @@ def probabilities(
     Args:
         logits: (n, classes), float64 for exact sums
         model: that gave them
-        labels: of the kind that the images have; None for the model's kind
+        target: of the kind that the images have; None for the model's kind
         mirrored: the logits of the mirror images, whose probabilities are averaged in
 
     Returns:
         (n, classes).
     """
-    kind = kind_of(model.provenance) if labels is None else labels
+    kind = kind_of(model.provenance) if target is None else type(target)
     found = kind.probabilities(logits / model.temperature)
     if mirrored is None:
         return found
@@ -393,7 +394,7 @@ def check_classifier(model: Model) -> None:
 
 def predict(
     model: Model,
-    source: Source,
+    source: Images,
     compute: Compute,
     *,
     flips: bool = False,
@@ -438,6 +439,6 @@ def predict(
         raise world.shared(DataError(next(iter(damage), "there are no images")))
     columns = (indices, chances, far, scores) if logits else (indices, chances, far)
     (indices, chances, far, *asked), bad = gathered(world, columns, bad)
-    labels = source.labels.take(indices)
+    labels = labels_of(source.target).take(indices)
     seconds = time.perf_counter() - start
     return Probabilities(chances, labels, indices, bad, seconds, far, *asked)

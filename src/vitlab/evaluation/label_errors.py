@@ -135,8 +135,8 @@ def find_label_errors(probabilities: Floats, labels: Labels) -> LabelErrors:
     match labels:
         case SingleLabels(truth):
             return _of_one(probabilities, truth)
-        case MultiLabels(table):
-            return _of_several(probabilities, table)
+        case MultiLabels():
+            return _of_several(probabilities, labels.values)
 
 
 def confident_joint(probabilities: Floats, truth: Integers) -> tuple[Integers, Integers]:

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitlab.data.holdout import learned
-from vitlab.data.labels import IGNORED
-from vitlab.data.masks import MaskedImages, masked, open_masks
+from vitlab.data.images import Images
+from vitlab.data.masks import open_masks
 from vitlab.data.open import Opened
 from vitlab.data.settings import Columns
+from vitlab.data.target import IGNORED
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Bools, Floats, Integers, finite, mean_known, ratio
 from vitlab.evaluation.choosing import Split
@@ -120,7 +121,7 @@ class Tested(NamedTuple):
 
 
 def measure(
-    segmenter: Segmenter, source: MaskedImages, compute: Compute, resamples: int = RESAMPLES
+    segmenter: Segmenter, source: Images, compute: Compute, resamples: int = RESAMPLES
 ) -> Tested:
     """Measure a segmenter on images with masks.
 
@@ -167,7 +168,7 @@ def evaluate_masks(
     opened = open_masks(data, columns=columns, like=segmenter.about)
     name, source = _chosen(opened, split)
     notes = [*opened.notes]
-    known = learned(source.whole, segmenter.model.seen)
+    known = learned(source, segmenter.model.seen)
     rest = np.setdiff1d(np.arange(len(source)), known)
     if len(known) and len(rest) and split in ("auto", "test"):
         source = source.take(rest)
@@ -181,11 +182,11 @@ def evaluate_masks(
     return recorded(segmenter.model, began, found, notes, [text for _, text in tested.bad])
 
 
-def _chosen(opened: Opened, split: Split) -> tuple[str, MaskedImages]:
+def _chosen(opened: Opened, split: Split) -> tuple[str, Images]:
     """Return the name and the images of a split."""
     names = ["all", "test", "validation", "train"] if split == "auto" else [split]
     for name in names:
         if name in opened.parts:
-            return name, masked(opened.parts[name])
+            return name, opened.parts[name]
     there = ", ".join(opened.parts)
     raise DataError(f"{opened.title} has no split {split}: choose from auto, {there}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.sources.source import Source
+from vitlab.data.images import Images
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 
@@ -171,7 +171,7 @@ def recorded(
 
 
 def answered(
-    model: Model, key: str, source: Source, found: Mapping[int, dict[str, Any]]
+    model: Model, key: str, source: Images, found: Mapping[int, dict[str, Any]]
 ) -> dict[str, Any]:
     """Return what a command says of images one by one, by their numbers; damaged: an `error`."""
     rows = [{"image": source.name(number)} | found[number] for number in range(len(source))]

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.data.labels import Numbers
+from vitlab.data.images import Images
+from vitlab.data.number_targets import Numbers
 from vitlab.data.settings import Columns, Data
-from vitlab.data.sources.source import Source
 from vitlab.data.targets import numbers_of, open_targets
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import finite, mean_known, ratio
@@ -102,7 +102,7 @@ def _put_spread(row: dict[str, Any], errors: Numbers, deviations: Numbers) -> No
 
 
 def measure_targets(
-    regressor: Regressor, source: Source, compute: Compute, resamples: int = RESAMPLES
+    regressor: Regressor, source: Images, compute: Compute, resamples: int = RESAMPLES
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the figures of a regressor on images with numbers, and messages about damaged ones.
 

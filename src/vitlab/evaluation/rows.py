@@ -27,8 +27,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vitlab.data.images import Images
 from vitlab.data.label_cells import join_labels
-from vitlab.data.sources.source import Source
 from vitlab.evaluation.answers import Floats
 from vitlab.evaluation.infer import Inferred
 from vitlab.evaluation.records import unicode
@@ -74,7 +74,7 @@ class RowLayout:
 
     def __init__(
         self,
-        source: Source,
+        source: Images,
         truth: bool,
         top: int = 5,
         more: dict[str, str] | None = None,
@@ -87,8 +87,8 @@ class RowLayout:
         self.threshold = threshold
         self.far = far
         self.classes = source.classes
-        self.several = source.labels.several
-        self.column = source.labels.column
+        self.several = source.target.several
+        self.column = source.target.column
         self.top = min(top, len(self.classes)) if len(self.classes) > WIDE else 0
         unique = len(set(self.classes)) == len(self.classes)
         self.chances = [
@@ -122,7 +122,7 @@ class RowLayout:
         for index, row in found.items():
             row |= {"image": self.source.name(index)} | self.more
             if self.truth:
-                row[self.column] = self._named(self.source.labels.classes_of(index))
+                row[self.column] = self._named(self.source.target.classes_of(index))
         return [found[index] for index in sorted(found)]
 
     def _answer(self, chances: Floats) -> Row:

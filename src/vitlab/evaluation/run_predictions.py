@@ -8,10 +8,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.hashes import digest
 from vitlab.data.holdout import fingerprint, moved, partitioned, with_validation
+from vitlab.data.images import Images
 from vitlab.data.learning import splits_of
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Source, digest, without
 from vitlab.data.sources.urls import is_url
 from vitlab.errors import DataError, DiskError
 from vitlab.evaluation.answers import Answers, Integers, MultiAnswers, SingleAnswers, answers_of
@@ -53,7 +54,7 @@ class Examined:
 
     @classmethod
     def of(
-        cls, folder: RunFolder, model: Model, source: Source, predictions: Probabilities
+        cls, folder: RunFolder, model: Model, source: Images, predictions: Probabilities
     ) -> Self:
         """Return the answers in a model's predictions for a source.
 
@@ -86,7 +87,7 @@ class Examined:
         return cls(classes, answers, arrays["indices"], arrays["keys"])
 
 
-def image_keys(source: Source, indices: Integers, by_name: bool = False) -> Integers:
+def image_keys(source: Images, indices: Integers, by_name: bool = False) -> Integers:
     """Return a number for each image that is the same wherever the image lies: int64 (n,).
 
     It is a hash of the stored bytes, of an image that occurs several times also of how often it
@@ -106,7 +107,7 @@ def image_keys(source: Source, indices: Integers, by_name: bool = False) -> Inte
     return np.frombuffer(b"".join(keys), np.int64).copy()
 
 
-def _mark(source: Source, index: int, by_name: bool) -> bytes:
+def _mark(source: Images, index: int, by_name: bool) -> bytes:
     if not by_name:
         try:
             return digest(source.image(index).content(), 8)
@@ -115,7 +116,7 @@ def _mark(source: Source, index: int, by_name: bool) -> bytes:
     return source.name(index).encode("utf-8", "surrogateescape")
 
 
-def keep(folder: RunFolder, model: Model, source: Source, predictions: Probabilities) -> Examined:
+def keep(folder: RunFolder, model: Model, source: Images, predictions: Probabilities) -> Examined:
     """Keep the predictions of a run's model for its test images in the run's folder.
 
     Raises:
@@ -208,7 +209,7 @@ def reopened(folder: RunFolder) -> Splits:
 
     def open_splits(here: Recipe) -> Splits:
         splits = partitioned(splits_of(here.data), here.data)
-        splits = replace(splits, test=without(splits.test, found.get("seen_test", ())))
+        splits = replace(splits, test=splits.test.without(found.get("seen_test", ())))
         if here.chooses(len(splits.train)):
             splits = with_validation(splits)
         return moved(splits, found.get("moved", {}))

@@ -22,17 +22,18 @@ from torch.nn import functional as F
 
 from vitlab.data.augment.normalize import normalize
 from vitlab.data.decode.pixels import Pixels
+from vitlab.data.images import Images
 from vitlab.data.loading.crops import whole_image
 from vitlab.data.loading.loader import in_chunks
+from vitlab.data.mask_targets import MaskTargets
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.records import answered
 from vitlab.files import staged_folder
 from vitlab.images import ImageSpec
-from vitlab.models.heads.mask_classes import HasMasks, MaskClasses, Truth
+from vitlab.models.heads.mask_classes import MaskClasses, Truth
 from vitlab.models.heads.segment import Segmenter, check_spec
 from vitlab.progress import Meter
 from vitlab.weights.segmenter import load_segmenter
@@ -84,14 +85,15 @@ def corners_of(sides: Sequence[int], window: Sequence[int]) -> list[tuple[int, i
 
 
 def _scenes(
-    source: Source, indices: range, spec: ImageSpec, scale: float, most: int
+    source: Images, indices: range, spec: ImageSpec, scale: float, most: int
 ) -> list[Scene | Bad | DataError]:
     """Return images decoded, resized and with their masks; or what is wrong with one."""
     found: list[Scene | Bad | DataError] = []
     for index in indices:
         try:
             pixels, size = whole_image(source.image(index), spec, scale, most)
-            truth = source.truth(index, size) if isinstance(source, HasMasks) else None
+            masks = source.target
+            truth = masks.truth(index, size) if isinstance(masks, MaskTargets) else None
             found.append(Scene(index, pixels, size, truth))
         except ImageError as error:
             found.append((index, str(error)))
@@ -103,7 +105,7 @@ def _scenes(
 @torch.inference_mode()
 def mapped(
     compute_map: Callable[[Tensor], Tensor],
-    source: Source,
+    source: Images,
     spec: ImageSpec,
     scale: float,
     compute: Compute,
@@ -199,7 +201,7 @@ class Segmented(NamedTuple):
     predicted: Truth
 
 
-def segment(segmenter: Segmenter, source: Source, compute: Compute) -> Iterator[Segmented | Bad]:
+def segment(segmenter: Segmenter, source: Images, compute: Compute) -> Iterator[Segmented | Bad]:
     """Yield the predicted classes of each image, in order; damaged images are named.
 
     Raises:

@@ -32,8 +32,10 @@ from typing import Any, Self
 import numpy as np
 
 from vitlab.data.identities import identities
-from vitlab.data.sources.image_files import LabeledFiles
-from vitlab.data.sources.source import Joined, Source, Wrapped
+from vitlab.data.images import Images
+from vitlab.data.loading.cache import CachedPixels
+from vitlab.data.sources.image_files import ImageFiles
+from vitlab.data.stores import Altered, Store, Stores
 from vitlab.distributed.world import World
 from vitlab.documents import read_json
 from vitlab.errors import DataError, DiskError, ImageError, OptionError
@@ -131,7 +133,7 @@ class ShardJob:
     title: str
     about: dict[str, Any]
     model: Model
-    sources: dict[str, Source]
+    sources: dict[str, Images]
     compute: Compute
     want: Want
     images: int
@@ -497,24 +499,24 @@ def differing(theirs: Any, mine: dict[str, Any]) -> str:
     return "; ".join(found)
 
 
-def identity(source: Source, *, labeled: bool) -> str:
+def identity(source: Images, *, labeled: bool) -> str:
     """Return a checksum of a source: its length, many names, its contents, and its labels.
 
     Of image files, and images in memory, the contents are what `data.identities` finds; of
     those inside other files, a few.
     """
     digest = checksum(repr((len(source), source.classes if labeled else ())).encode())
-    if _alone(source):
+    if _holds_single_files(source.store):
         digest.update(identities(source).data)
     for index in np.linspace(0, len(source) - 1, min(NAMES, len(source)), dtype=int):
         digest.update(fsencode(source.name(int(index))) + b"\n")
     digest.update(some_content(source))
     if labeled:
-        digest.update(np.ascontiguousarray(source.labels.values).data)
+        digest.update(source.target.content())
     return digest.hexdigest()
 
 
-def some_content(source: Source) -> bytes:
+def some_content(source: Images) -> bytes:
     """Return the bytes of a few images, one after the other."""
     found = []
     for index in np.linspace(0, len(source) - 1, min(CONTENTS, len(source)), dtype=int):
@@ -523,11 +525,11 @@ def some_content(source: Source) -> bytes:
     return b"".join(found)
 
 
-def _alone(source: Source) -> bool:
-    """Whether each image is a file of its own, or in memory, so that a part of it can be read."""
-    match source:
-        case Joined(parts):
-            return all(map(_alone, parts))
-        case Wrapped(whole=whole):
-            return _alone(whole)
-    return source.in_memory or isinstance(source, LabeledFiles)
+def _holds_single_files(store: Store) -> bool:
+    """Return whether each image is a file, or in memory, so that a part of it can be read."""
+    match store:
+        case Stores(parts):
+            return all(map(_holds_single_files, parts))
+        case Altered(whole) | CachedPixels(whole):
+            return _holds_single_files(whole)
+    return store.in_memory or isinstance(store, ImageFiles)

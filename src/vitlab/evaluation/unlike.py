@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from vitlab.data.sources.source import Source, Subset
+from vitlab.data.images import Images
+from vitlab.data.labels import classes_of_images
 from vitlab.distributed.world import World
 from vitlab.effort import FULL
 from vitlab.evaluation.answers import Float32s, Floats, Integers, sample
@@ -28,8 +29,8 @@ TITLE = "features of the training images"
 
 def learned_unlike(
     model: Model,
-    learned: Source,
-    held: Source | None,
+    learned: Images,
+    held: Images | None,
     compute: Compute,
     world: World,
     folds: int = FULL.folds,
@@ -52,21 +53,21 @@ def learned_unlike(
     rows = sample(len(learned), MOST, 0)
     layer = layer_of(model.last_layer)
     taken = InnerFeatures(layer=layer)
-    part = Subset(learned, rows)
+    part = learned.take(rows)
     found = features_of(model, part, compute, taken, world=world, title=TITLE)
     others = None
     if held is not None:
         others = features_of(model, held, compute, taken, world=world, title=TITLE)
     if not world.first or not np.isfinite(found.values).all():
         return None
-    y = np.asarray(learned.labels.values, np.int64)[rows][found.indices]
+    y = classes_of_images(learned.target)[rows][found.indices]
     parts = np.random.default_rng(0).permutation(len(y)) % folds
     beside = None if others is None else np.array(others.values)
     return fit_unlike(np.array(found.values), y, parts, layer, beside)
 
 
 def fit_unlike_behind(
-    source: Source, cuts: ImageFeatures, folds: Integers, config: ModelConfig, layer: int
+    source: Images, cuts: ImageFeatures, folds: Integers, config: ModelConfig, layer: int
 ) -> Unlike:
     """Fit it to what `Cuts` have behind the vectors that a head is fitted to.
 

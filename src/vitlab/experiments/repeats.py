@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from vitlab.data.labels import Labels
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import predict
@@ -312,7 +313,8 @@ def write_predictions(
             )
             found.append(done)
     rows = np.concatenate([each.probabilities for each in found])
-    labels = type(found[0].labels)(np.concatenate([each.labels.values for each in found]))
+    every: list[Any] = [each.labels for each in found]
+    labels: Labels = type(every[0]).concat(every)
     names = [
         source.name(index)
         for source, done in zip(sources, found, strict=True)

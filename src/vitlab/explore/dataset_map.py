@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.labels import SingleLabels
-from vitlab.data.open import open_images, stripped
+from vitlab.data.images import Images, concat
+from vitlab.data.labels import SingleLabels, labels_of
+from vitlab.data.open import open_images
 from vitlab.data.sources.request import Given
-from vitlab.data.sources.source import Joined, Relabeled, Source, Subset
 from vitlab.data.splits import split_opened
 from vitlab.errors import DataError, ImageError, UserError
 from vitlab.evaluation.answers import sample
@@ -58,7 +58,7 @@ class DatasetMap:
     about: dict[str, Any]
     sheet: bytes
     labeling: Labeling
-    images: Source
+    images: Images
 
     def content(self, place: int) -> tuple[str, bytes]:
         """Return the name of an image and a file of it that every decoder takes.
@@ -83,7 +83,7 @@ class DatasetMap:
 class _LookedAt:
     """Images, whether their labels mean anything, and whether they are of the model's classes."""
 
-    source: Source
+    source: Images
     labeled: bool
     matched: bool
     note: str = ""
@@ -131,9 +131,9 @@ def dataset_map(
 
 def _made(opened: _LookedAt, seen: Sampled, points: NDArray[np.float32], note: str) -> DatasetMap:
     """Put together what the page is told."""
-    images = Subset(opened.source, seen.indices)
+    images = opened.source.take(seen.indices)
     classes = opened.source.classes
-    labels = images.labels
+    labels = labels_of(images.target)
     count = len(images)
     chances = seen.probabilities
     single = isinstance(labels, SingleLabels) and opened.labeled
@@ -193,16 +193,16 @@ def _looked_at(model: Model, data: Given) -> _LookedAt:
     if model.config.classes and not opened.lacks:
         try:
             source = choose(model, data, "auto").source
-            if opened.loose is not None and isinstance(source.labels, SingleLabels):
+            if opened.loose is not None and isinstance(source.target, SingleLabels):
                 unknown = SingleLabels(np.full(len(opened.loose), UNKNOWN))
-                source = Joined((source, Relabeled(opened.loose, unknown, source.classes)))
+                source = concat((source, opened.loose.with_target(unknown, source.classes)))
             return _LookedAt(source, labeled=True, matched=True)
         except DataError as error:
             reason = str(error)
     if opened.lacks or opened.loose is not None:
         matched = model.config.classes > 0
         note = "the images have no labels"
-        return _LookedAt(stripped(opened.every()), labeled=False, matched=matched, note=note)
+        return _LookedAt(opened.every().unlabeled(), labeled=False, matched=matched, note=note)
     source = opened.every() if opened.unsplit else split_opened(opened).test
     return _LookedAt(source, labeled=True, matched=False, note=f"no predictions: {reason}")
 
@@ -218,7 +218,7 @@ def _note(opened: _LookedAt, seen: Sampled, chosen: int) -> str:
         notes.append(f"{damaged} {'is' if len(seen.bad) == 1 else 'are'} left out ({reason})")
     if opened.note:
         notes.append(opened.note)
-    if opened.labeled and opened.source.labels.several:
+    if opened.labeled and opened.source.target.several:
         notes.append("the images have several labels each, so that no color stands for a class")
     return " ".join(f"{each[:1].upper()}{each[1:]}." for each in notes)
 

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.data.augment.normalize import normalize
-from vitlab.data.labels import Labels
+from vitlab.data.images import Images
+from vitlab.data.labels import Labels, labels_of
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.request import Given, title_of
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError, OptionError, WeightsError
 from vitlab.evaluation.choosing import Chosen, choose
 from vitlab.evaluation.infer import check_classifier, probabilities
@@ -50,7 +50,7 @@ class DrawnSample:
     asked: Chosen
     numbers: list[int]
     title: str
-    others: tuple[Source, list[int]]
+    others: tuple[Images, list[int]]
     bare: bool
     batch: int
 
@@ -148,7 +148,7 @@ def check_calibration(model: Model, drawn: DrawnSample) -> None:
     for number in numbers:
         with suppress(ImageError):
             image = source.image(number).decode(model.config.channels)
-            seen.add(image[None], source.labels.classes_of(number))
+            seen.add(image[None], source.target.classes_of(number))
     if lack := seen.lacks(model):
         raise DataError(f"int8 takes its scales from images, and {drawn.title} has {lack}")
 
@@ -184,7 +184,7 @@ def narrowing_cost(before: bytes, file: Path, model: Model, drawn: DrawnSample) 
     """
     source = drawn.asked.source
     count = len(drawn.numbers)
-    classes_of = source.labels.classes_of
+    classes_of = source.target.classes_of
     old, new = (TimedFile(runs(opened(each))) for each in (before, file))
     seen = list[int]()
     sample = SeenSample()
@@ -197,7 +197,7 @@ def narrowing_cost(before: bytes, file: Path, model: Model, drawn: DrawnSample) 
         raise DataError(f"none of the {count:,} images can be decoded")
     kept = [images for _, images in batches(source, drawn.numbers[:JUDGED], model, drawn)]
     _check_features((before, file.read_bytes()), kept, model)
-    labels = source.labels.take(seen)
+    labels = labels_of(source.target).take(seen)
     tables = [_chances(each.rows, labels, model, drawn.bare) for each in (old, new)]
     compared = _compared(tables[0], tables[1], labels)
     if (changed := 1 - compared["agreement"]) > CHANGED + 1e-9:
@@ -262,7 +262,7 @@ def _chances(
 
 
 def batches(
-    source: Source, numbers: Sequence[int], model: Model, drawn: DrawnSample
+    source: Images, numbers: Sequence[int], model: Model, drawn: DrawnSample
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield each image that can be decoded, as a batch of it alone that a file takes."""
     spec = model.config.images

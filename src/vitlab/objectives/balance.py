@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.labels import Labels
+from vitlab.data.target import Target
 from vitlab.errors import OptionError
 from vitlab.recipes.losses import ObjectivePart
 
@@ -23,7 +23,7 @@ def imbalance(counts: Sequence[int]) -> float:
 
 def decided(
     options: ObjectivePart,
-    labels: Labels,
+    labels: Target,
     classes: int,
     own: bool = False,
     steps: bool = True,
@@ -66,7 +66,7 @@ def decided(
     return replace(options, balance=balance), lines if ratio >= UNEVEN else []
 
 
-def class_weights(labels: Labels, classes: int, beta: float = 1.0) -> NDArray[np.float32]:
+def class_weights(labels: Target, classes: int, beta: float = 1.0) -> NDArray[np.float32]:
     """Return how much an image counts for its class.
 
     The weight is inverse to the number n of images of the class or, with beta below 1, to their

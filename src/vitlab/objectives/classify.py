@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.data.augment.mix import dense
-from vitlab.data.labels import Labels
 from vitlab.data.loading.batch import Batch
+from vitlab.data.target import Target
 from vitlab.errors import OptionError
 from vitlab.objectives.balance import class_weights
 from vitlab.objectives.pretext_task import LossFigures
@@ -55,7 +55,7 @@ class Classify:
     gamma: float | None = None
     own: Loss | None = None
 
-    def check(self, labels: Labels) -> None:
+    def check(self, labels: Target) -> None:
         """See that such labels can be learned with this loss.
 
         Raises:
@@ -162,7 +162,7 @@ def _own_mean(loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:
 
 def objective_of(
     options: ObjectivePart,
-    labels: Labels | None = None,
+    labels: Target | None = None,
     classes: int = 0,
     own: Loss | None = None,
 ) -> Classify:

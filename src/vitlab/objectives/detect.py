@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from vitlab.data.box_geometry import SURE, framed, overlap
-from vitlab.data.labels import Labels
 from vitlab.data.loading.batch import Batch
+from vitlab.data.target import Target
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.heads.detect import BoxClasses, BoxHead, Detector, check_boxes, corners
 from vitlab.models.model import Model
@@ -55,7 +55,7 @@ class Detect(PretextTask):
         """Draw queries and heads."""
         self.head.reset_parameters(generator)
 
-    def answering(self, model: Model, labels: Labels) -> Detector:
+    def answering(self, model: Model, labels: Target) -> Detector:
         """Return what is kept of a run."""
         return Detector(model, self.head)
 

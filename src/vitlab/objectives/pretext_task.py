@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitlab.data.labels import Labels
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
+from vitlab.data.target import Target
 from vitlab.images import ImageSpec
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.model import Model
@@ -92,7 +92,7 @@ class OwningObjective(nn.Module):
         """Return the weights to evaluate and to save: the model's, or a momentum teacher's."""
         return model
 
-    def answering(self, model: Model, labels: Labels) -> Any:
+    def answering(self, model: Model, labels: Target) -> Any:
         """Return the model with what finds something in images, if the objective is one for that.
 
         Args:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.data.labels import Labels, TargetLabels
 from vitlab.data.loading.batch import Batch
+from vitlab.data.number_targets import NumberTargets
+from vitlab.data.target import Target
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.heads.regress import TINY, Regressor, Targets
 from vitlab.models.model import Model
@@ -24,7 +25,7 @@ from vitlab.recipes.pretext import Pretext
 
 
 class Regress(PretextTask):
-    """Predict the numbers of images, which are the labels of a batch: `TargetLabels`.
+    """Predict the numbers of images, which are the labels of a batch: `NumberTargets`.
 
     Args:
         options: of the recipe
@@ -69,9 +70,9 @@ class Regress(PretextTask):
         found = target_loss(outputs, batch.labels, self.kind)
         return found, {"target_error": error.mean(1).sum()}
 
-    def answering(self, model: Model, labels: Labels) -> Regressor:
+    def answering(self, model: Model, labels: Target) -> Regressor:
         """Return what answers in the units of the training images' labels."""
-        assert isinstance(labels, TargetLabels)
+        assert isinstance(labels, NumberTargets)
         weight, bias = (
             each.detach().double().cpu().numpy() for each in (self.head.weight, self.head.bias)
         )

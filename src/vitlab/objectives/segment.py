@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from vitlab.data.labels import IGNORED, Labels
 from vitlab.data.loading.batch import Batch
+from vitlab.data.target import IGNORED, Target
 from vitlab.models.configs.model_config import ModelConfig
 from vitlab.models.heads.queries import check_queries
 from vitlab.models.heads.segment import (
@@ -100,7 +100,7 @@ class Segment(PretextTask):
         right = (scores.argmax(1) == truth).sum((1, 2)) / counted(truth)
         return loss, {"pixel_accuracy": right.sum()}
 
-    def answering(self, model: Model, labels: Labels) -> Segmenter:
+    def answering(self, model: Model, labels: Target) -> Segmenter:
         """Return what is kept of a run."""
         return Segmenter(model, self.head)
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.holdout import with_train_images
+from vitlab.data.images import Images
 from vitlab.data.loading.crops import fitted_image
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Source, Subset, without
 from vitlab.errors import ImageError, UserError
 from vitlab.evaluation.evaluation import Evaluation
 from vitlab.evaluation.infer import Probabilities
@@ -40,7 +40,7 @@ CHANGED = ("intervals", "calibration", "thresholds", "classes")
 def write_report(
     folder: RunFolder,
     model: Model,
-    source: Source,
+    source: Images,
     predictions: Probabilities,
     figures: dict[str, Any],
     notes: list[str],
@@ -106,7 +106,7 @@ def survey(splits: Splits) -> Survey:
     """Count the images of a run's data."""
     count = len(splits.classes)
     return Survey(
-        {name: part.labels.counts(count) for name, part in splits.parts.items()},
+        {name: part.target.counts(count) for name, part in splits.parts.items()},
         {name: len(part) for name, part in splits.parts.items()},
     )
 
@@ -121,11 +121,11 @@ def _surveyed(folder: RunFolder) -> Survey | None:
     if not options.dev_share:  # else `partitioned` has chosen them
         splits = with_train_images(splits, options.train_images)
     if left_out.get("dropped"):
-        splits = replace(splits, train=without(splits.train, left_out["train"]))
+        splits = replace(splits, train=splits.train.without(left_out["train"]))
     return survey(splits)
 
 
-def mistakes(model: Model, source: Source, predictions: Probabilities) -> list[Judged]:
+def mistakes(model: Model, source: Images, predictions: Probabilities) -> list[Judged]:
     """Return mistakes with pictures; none where images have several labels.
 
     First the most confident mistake of each confusion, then a second one of each, and so on.
@@ -159,7 +159,7 @@ def mistakes(model: Model, source: Source, predictions: Probabilities) -> list[J
     return [judged(place) for place in islice(few, MISTAKES)]
 
 
-def doubts(model: Model, source: Source, predictions: Probabilities) -> Doubts | None:
+def doubts(model: Model, source: Images, predictions: Probabilities) -> Doubts | None:
     """Return the labels that are likely wrong, with pictures of the likeliest; None of few images.
 
     Confident learning needs some images of each class.
@@ -177,7 +177,7 @@ def doubts(model: Model, source: Source, predictions: Probabilities) -> Doubts |
     return Doubts(shown, len(found.suspects), found.estimated, found.images)
 
 
-def _picture(source: Source, index: int, model: Model) -> Pixels | None:
+def _picture(source: Images, index: int, model: Model) -> Pixels | None:
     """Return an image as the model sees it, in colors; None if it can no longer be read."""
     try:
         return in_colors(fitted_image(source.image(index), model.config))
@@ -185,14 +185,14 @@ def _picture(source: Source, index: int, model: Model) -> Pixels | None:
         return None
 
 
-def _inside(model: Model, source: Source, predictions: Probabilities) -> Looked | None:
+def _inside(model: Model, source: Images, predictions: Probabilities) -> Looked | None:
     """Look inside the model, with a few test images; None where an image is a single patch."""
     config, count = model.config, len(predictions.indices)
     if not count or (isinstance(config, ViTConfig) and math.prod(config.grid) == 1):
         return None
     places = np.unique(np.linspace(0, count - 1, num=min(GLANCED, count), dtype=int))
     places = np.concatenate([places[::2], places[1::2]])  # the first ones are shown
-    device, few = next(model.parameters()).device, Subset(source, predictions.indices[places])
+    device, few = next(model.parameters()).device, source.take(predictions.indices[places])
     found = look(model, few, device, glance=True)
     found.images = [
         replace(each, label=_names(source, predictions.labels.classes_of(int(place))))
@@ -201,7 +201,7 @@ def _inside(model: Model, source: Source, predictions: Probabilities) -> Looked 
     return found
 
 
-def _names(source: Source, classes: Iterable[int]) -> str:
+def _names(source: Images, classes: Iterable[int]) -> str:
     return ", ".join(source.classes[number] for number in classes) or "none"
 
 

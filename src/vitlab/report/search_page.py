@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.images import Images
 from vitlab.data.sources.image_files import image_paths
-from vitlab.data.sources.source import Source
 from vitlab.evaluation.search import Nearest, Neighbor
 from vitlab.progress import named_if_slow
 from vitlab.report.page import (
@@ -26,8 +26,8 @@ OPEN = 4  # photographs that are not folded
 def write_search(
     file: Path,
     found: Sequence[Nearest],
-    photos: Source,
-    embedded: Source | None = None,
+    photos: Images,
+    embedded: Images | None = None,
     title: str = "",
     command: str = "",
 ) -> Path:

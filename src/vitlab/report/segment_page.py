@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitlab.data.labels import IGNORED
-from vitlab.data.masks import MaskedImages
+from vitlab.data.images import Images
+from vitlab.data.target import IGNORED
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.mask_figures import FIGURES, Tested, iou
 from vitlab.evaluation.metrics import METRICS
@@ -41,7 +41,7 @@ TRIED = 40  # heads that are listed
 def write_segmented(
     folder: RunFolder,
     segmenter: Segmenter,
-    test: MaskedImages,
+    test: Images,
     tested: Tested,
     figures: dict[str, Any],
     compute: Compute,
@@ -66,7 +66,7 @@ def write_segmented(
 
 
 def segment_sections(
-    segmenter: Segmenter, test: MaskedImages, tested: Tested, compute: Compute
+    segmenter: Segmenter, test: Images, tested: Tested, compute: Compute
 ) -> list[Section]:
     """Return figures, the worst images and classes, as `write_segmented` takes them."""
     figures = tested.figures
@@ -105,7 +105,7 @@ def _tried(rows: Sequence[dict[str, Any]]) -> ReportTable:
 
 
 def _worst(
-    segmenter: Segmenter, test: MaskedImages, tested: Tested, compute: Compute
+    segmenter: Segmenter, test: Images, tested: Tested, compute: Compute
 ) -> list[Prose | Thumbnails]:
     """Return the images with the lowest mean IoU: the mask beside the prediction."""
     found = iou(tested.counts[..., :3].astype(np.float64))

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.sources.source import Source
+from vitlab.data.images import Images
 from vitlab.errors import ImageError
 
 Floats = NDArray[np.float32]
@@ -42,7 +42,7 @@ def picture(pixels: Pixels | None, side: int = SIDE, *, gray: bool = False) -> s
     return data_uri(shown, "PNG" if max(shown.size) <= min(side, _TINY) else "JPEG")
 
 
-def of_source(source: Source, index: int, side: int = SIDE) -> str:
+def of_source(source: Images, index: int, side: int = SIDE) -> str:
     """Return a data URI of an image of a source, whole; empty if it can no longer be read."""
     try:
         pixels, _ = source.image(index).decode_box(

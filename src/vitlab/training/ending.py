@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from vitlab import device as devices
 from vitlab.data.augment.normalize import normalize
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.handover import WorkerDiedError
-from vitlab.data.masks import masked
-from vitlab.data.sources.source import Source, Subset
 from vitlab.data.summary import most_frequent
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE, World
@@ -112,7 +111,7 @@ def conclude(observer: Observer, stop: Stop) -> Outcome:
     return reported(observer, model, done, own)
 
 
-def _calibrated(observer: Observer, source: Source, model: Model, stop: Stop) -> Calibration:
+def _calibrated(observer: Observer, source: Images, model: Model, stop: Stop) -> Calibration:
     """Fit the temperature to the validation images, which the model then has."""
     done, temperature = _predictions(observer, source, model, stop, logits=True), 1.0
     _check_converged(observer, done)
@@ -124,14 +123,14 @@ def _calibrated(observer: Observer, source: Source, model: Model, stop: Stop) ->
     return found
 
 
-def _unlike(observer: Observer, held: Source | None, model: Model, stop: Stop) -> Unlike | None:
+def _unlike(observer: Observer, held: Images | None, model: Model, stop: Stop) -> Unlike | None:
     """Return how far an image is from those that the model has learned from, if they say one class.
 
     The threshold is that of the validation images, if there are any.
     """
     splits = observer.task.splits
     world = observer.world
-    single = isinstance(splits.train.labels, SingleLabels)
+    single = isinstance(splits.train.target, SingleLabels)
     if not single or observer.task.config.fit == "native":
         return None
     slow = named_if_slow("measuring how far images are from the training images", world.first)
@@ -203,7 +202,7 @@ def saved_and_tested(
 
 
 def _predictions(
-    observer: Observer, source: Source, model: Model, stop: Stop, *, logits: bool = False
+    observer: Observer, source: Images, model: Model, stop: Stop, *, logits: bool = False
 ) -> Probabilities:
     """Return a model's predictions at the end of a run."""
     slow = named_if_slow(f"testing on {len(source):,} images", observer.world.first)
@@ -275,7 +274,7 @@ def _result(
     with named_if_slow("computing intervals"):
         metrics = with_intervals(*results, task.host.effort.resamples)
     metrics |= _cost_of(observer, model) | own
-    measured = replace(splits, test=Subset(splits.test, predictions.indices))  # not what is damaged
+    measured = replace(splits, test=splits.test.take(predictions.indices))  # not what is damaged
     if (usual := most_frequent(measured)) is not None:
         metrics["majority"] = usual[1]
     metrics |= _without_leaks(task, predictions) | class_tables(*results, splits.classes)
@@ -394,7 +393,7 @@ def _pixels(observer: Observer, tested: Tested | None) -> SegmenterTest | None:
     segmenter = observer.answering
     if tested is None or not isinstance(segmenter, Segmenter):
         return None
-    return SegmenterTest(segmenter, masked(observer.task.splits.test), tested, observer.compute)
+    return SegmenterTest(segmenter, observer.task.splits.test, tested, observer.compute)
 
 
 def _pictures(observer: Observer) -> dict[str, NDArray[np.uint8]]:
@@ -403,7 +402,7 @@ def _pictures(observer: Observer) -> dict[str, NDArray[np.uint8]]:
     source = observer.held_out
     model = plain(state.evaluated if state.answers else state.model)
     places = np.unique(np.linspace(0, len(source) - 1, num=PICTURED, dtype=np.int64))
-    batch = EvaluationBatches(Subset(source, places), model.config, PICTURED)[0]
+    batch = EvaluationBatches(source.take(places), model.config, PICTURED)[0]
     if isinstance(batch.images, Packed) or not len(batch):
         return {}
     device = next(model.parameters()).device

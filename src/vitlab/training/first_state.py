@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from vitlab.data.holdout import VALIDATION_SHARE, seen_by, with_train_images
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.source import Source
 from vitlab.distributed.parallel import shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World
@@ -114,7 +114,7 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
         else:
             own = pretext_task(recipe.pretext.task)(recipe.pretext, config, guide)
     elif guide is not None:
-        several = task.splits.train.labels.several
+        several = task.splits.train.target.several
         own = Distillation(recipe.distill, task.objective, config, guide, several)
     else:
         return None
@@ -155,7 +155,7 @@ def provenance(task: Task) -> dict[str, Any]:
         "seed": recipe.seed,
         "task": unlabeled and recipe.pretext.task,
         "teacher": recipe.distill.teacher,
-        "multi_label": splits.train.labels.several and not unlabeled,
+        "multi_label": splits.train.target.several and not unlabeled,
         "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
     }
     if task.base is not None:
@@ -183,7 +183,7 @@ def has_head_to_fit(task: Task) -> bool:
         return False
     if recipe.pretext.task == "regress":
         return True
-    single = isinstance(task.splits.train.labels, SingleLabels)
+    single = isinstance(task.splits.train.target, SingleLabels)
     return single and base.config.labels != task.config.labels
 
 
@@ -211,7 +211,7 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
     if task.started:  # the checkpoints have gone on from there
         kept = task.folder.head_start
         return replace(task, fitted=load(kept, base=base) if kept.is_file() else None)
-    if not isinstance(splits.train.labels, SingleLabels):
+    if not isinstance(splits.train.target, SingleLabels):
         line = "the classifier starts at zero: images with several labels have no logistic fit"
         return replace(task, told=[*task.told, line])
     model = made_from(base, config, task.recipe.start)
@@ -249,7 +249,7 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
 
 def _features(
     task: Task, model: Model, vectors: Vectors, world: World, device: torch.device
-) -> tuple[Source, ImageFeatures, list[FeatureChoice]]:
+) -> tuple[Images, ImageFeatures, list[FeatureChoice]]:
     """Return the images that a head is fitted to, their features, and that these are chosen."""
     # each class has an image
     splits = task.splits
@@ -287,7 +287,7 @@ def _ridge_start(task: Task, world: World, device: torch.device) -> Task:
 
 
 def _fitted_ridge(
-    source: Source, learn: ImageFeatures, choices: list[FeatureChoice], folds: int
+    source: Images, learn: ImageFeatures, choices: list[FeatureChoice], folds: int
 ) -> tuple[Arrays, str]:
     """Return the arrays of a ridge regression, none if there are too few images; and a line."""
     try:

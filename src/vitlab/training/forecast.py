@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from vitlab.data.augment.normalize import normalize
+from vitlab.data.images import Images
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.cache import cached
 from vitlab.data.loading.loader import Upload, choose_workers
-from vitlab.data.sources.source import Source, Subset
 from vitlab.device import forked_random, synchronize
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import World
@@ -95,7 +95,7 @@ def reckon(task: Task, pacer: Pacer, world: World, device: torch.device) -> floa
         return 0.0
     forward = _seconds_of_features(state.model, source, timed, device) or EVALUATED * learn
     load /= max(1, min(choose_workers(source, task.host.workers), cores()))
-    small = cached(Subset(source, np.arange(PEEK)), config.channels).in_memory
+    small = cached(source.take(np.arange(PEEK)), config.channels).in_memory
     again = 0.0 if small else load  # small images are decoded once
     unlabeled = recipe.pretext.unlabeled
     measured = _count_held_out(task)
@@ -124,11 +124,11 @@ def _count_held_out(task: Task) -> int:
     return min(count, MEASURED) if how.unlabeled else count
 
 
-def _seconds_of_features(model: Model, source: Source, count: int, device: torch.device) -> float:
+def _seconds_of_features(model: Model, source: Images, count: int, device: torch.device) -> float:
     """Return how long the forward pass of a loaded image takes in fp32; 0 if it has no features."""
     if not model.config.features:
         return 0.0
-    few = Subset(source, np.arange(count))
+    few = source.take(np.arange(count))
     batch = EvaluationBatches(few, model.config, count)[0].to(device)
     start = time.monotonic()
     with torch.inference_mode():

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitlab.data.labels import Labels
+from vitlab.data.target import Target
 from vitlab.errors import HubError, OptionError, WeightsError
 from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ViTConfig, config_of
@@ -197,7 +197,7 @@ def guide_of(recipe: Recipe, folder: RunFolder, resume: bool) -> Model | None:
 
 
 def check_guide(
-    recipe: Recipe, host: Host, config: ModelConfig, guide: Model | None, labels: Labels
+    recipe: Recipe, host: Host, config: ModelConfig, guide: Model | None, labels: Target
 ) -> list[str]:
     """Refuse a task or a teacher that has no meaning for a model or a host; return its remarks.
 

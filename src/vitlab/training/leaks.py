@@ -17,9 +17,10 @@ import numpy as np
 from vitlab.data.boxes import SCENES
 from vitlab.data.duplicates.finding import SMALL, find
 from vitlab.data.duplicates.signatures import Signatures, signatures
+from vitlab.data.hashes import digest
 from vitlab.data.holdout import copies_together, learned, moved
+from vitlab.data.images import Images
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Source, Subset, digest, without
 from vitlab.errors import DataError, ImageError
 from vitlab.machine.cores import cores
 from vitlab.models.seen import Seen
@@ -137,7 +138,7 @@ def _learned(splits: Splits, seen: Seen) -> Leaks:
         validation = tuple(found.tolist()) if len(found) < len(splits.validation) else ()
     every = len(test) * (len(test) == len(splits.test))
     left_out = () if every else test
-    unlabeled = len(learned(without(splits.test, left_out), seen, labeled=False))
+    unlabeled = len(learned(splits.test.without(left_out), seen, labeled=False))
     return Leaks(
         "files",
         seen_test=left_out,
@@ -149,8 +150,8 @@ def _learned(splits: Splits, seen: Seen) -> Leaks:
 
 def _unseen(splits: Splits, leaks: Leaks) -> Splits:
     """Return splits without the test and validation images that were learned from."""
-    validation = splits.validation and without(splits.validation, leaks.seen_validation)
-    return replace(splits, test=without(splits.test, leaks.seen_test), validation=validation)
+    validation = splits.validation and splits.validation.without(leaks.seen_validation)
+    return replace(splits, test=splits.test.without(leaks.seen_test), validation=validation)
 
 
 def time_limit(recipe: Recipe) -> float:
@@ -169,7 +170,7 @@ def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:
         return splits
     leaks, count = Leaks(**found), len(splits.test)
     splits = _unseen(splits, leaks)
-    train = without(splits.train, leaks.train if leaks.dropped else ())
+    train = splits.train.without(leaks.train if leaks.dropped else ())
     notes = [*splits.notes, *_seen_remarks(leaks, count), *_remarks(splits, leaks)]
     return moved(replace(splits, train=train, notes=notes), leaks.moved)
 
@@ -214,7 +215,7 @@ def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
     if leaks.doubtful:
         one, other = (splits.train.name(index) for index in leaks.doubtful[0])
         lines.append(
-            f"{len(leaks.doubtful):,} training images occur again {splits.train.labels.again}, "
+            f"{len(leaks.doubtful):,} training images occur again {splits.train.target.again}, "
             f"such as {one} and {other}"
         )
     named = (("test", splits.test, leaks.test), ("validation", splits.validation, leaks.validation))
@@ -282,7 +283,7 @@ def _of(kind: str, pairs: list[Pairs]) -> Leaks:
     return Leaks(kind, tuple(train), test, validation, pairs[0][2])
 
 
-def _same(key: Callable[[Source, int], object], train: Source, other: Source | None) -> Pairs:
+def _same(key: Callable[[Images, int], object], train: Images, other: Images | None) -> Pairs:
     """Return the images whose keys are equal; None equals nothing."""
     if other is None:
         return [], [], 0
@@ -295,12 +296,12 @@ def _same(key: Callable[[Source, int], object], train: Source, other: Source | N
     return [i for i, _ in pairs], sorted(test), len(test)
 
 
-def _files(source: Source, index: int) -> str | None:
+def _files(source: Images, index: int) -> str | None:
     """Return the name of an image that lies in a file."""
     return None if source.in_memory else os.path.normpath(source.name(index))
 
 
-def _bytes(source: Source, index: int) -> bytes | None:
+def _bytes(source: Images, index: int) -> bytes | None:
     """Return the checksum of an image; None if it cannot be read."""
     try:
         return digest(source.image(index).content())
@@ -308,7 +309,7 @@ def _bytes(source: Source, index: int) -> bytes | None:
         return None
 
 
-def _doubtful(train: Source) -> tuple[tuple[int, int], ...]:
+def _doubtful(train: Images) -> tuple[tuple[int, int], ...]:
     """The images whose bytes an earlier image with other labels has, each with that one."""
     first: dict[bytes, int] = {}
     pairs = []
@@ -316,7 +317,7 @@ def _doubtful(train: Source) -> tuple[tuple[int, int], ...]:
         key = _bytes(train, index)
         if key is None or first.setdefault(key, index) == index:
             continue
-        if not train.labels.are_equal(index, first[key]):
+        if not train.target.are_equal(index, first[key]):
             pairs.append((first[key], index))
     return tuple(pairs)
 
@@ -357,7 +358,7 @@ def _pairs(train: Signatures, other: Signatures | None) -> Pairs:
     return [*pairs.train.tolist(), *known], [*pairs.test.tolist(), *exact], len(exact)
 
 
-def _estimated(sources: list[Source]) -> tuple[float, float, bool]:
+def _estimated(sources: list[Images]) -> tuple[float, float, bool]:
     """Return the seconds that decoding and reading all images takes, and whether all are tiny."""
     decoding = reading = 0.0
     tiny = True
@@ -367,7 +368,7 @@ def _estimated(sources: list[Source]) -> tuple[float, float, bool]:
         for index in chosen.tolist():
             _bytes(source, index)
         middle = time.perf_counter()
-        sample = signatures(Subset(source, chosen), workers=0)
+        sample = signatures(source.take(chosen), workers=0)
         seconds = time.perf_counter() - middle
         share = len(source) / max(len(chosen), 1)
         reading, decoding = reading + share * (middle - start), decoding + share * seconds

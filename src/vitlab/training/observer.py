@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitlab.data.images import Images
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.cache import shows
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
 from vitlab.data.loading.views import View
-from vitlab.data.masks import masked
-from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
@@ -86,9 +85,9 @@ class Observer:
         if not how.labeled or not chosen:
             chosen, self.on = splits.test, "held-out" if self.unlabeled else "test"
         if self.unlabeled and len(chosen) > MOST:
-            chosen = Subset(chosen, np.linspace(0, len(chosen) - 1, num=MOST, dtype=np.int64))
+            chosen = chosen.take(np.linspace(0, len(chosen) - 1, num=MOST, dtype=np.int64))
         kind: str = how.task if how.labeled else "unlabeled"
-        if not how.unlabeled and chosen.labels.several:
+        if not how.unlabeled and chosen.target.several:
             kind = "several"
         watched, self.chosen = self.task.watched, chosen
         self.metric = METRICS[watched.key if watched else MAIN[kind]]
@@ -160,7 +159,7 @@ class Observer:
         return count // -(-count // most)
 
     def _batches(
-        self, source: Source, passes: int, views: tuple[View, ...] | None = None
+        self, source: Images, passes: int, views: tuple[View, ...] | None = None
     ) -> Iterator[Batch]:
         """Yield images as they are learned, so many passes; of these views alone, if any."""
         recipe = replace(self.task.recipe, batch=self._at_once)
@@ -182,7 +181,7 @@ class Observer:
         chosen = np.linspace(0, len(self.held_out) - 1, num=count * size, dtype=np.int64)
         model, found = plain(self.state.evaluated).eval(), dict[int, list[torch.Tensor]]()
         times = max(2, -(-CROPS // len(full)))
-        batches = self._batches(Subset(self.held_out, chosen), times * count, full)
+        batches = self._batches(self.held_out.take(chosen), times * count, full)
         for batch in filter(len, batches):
             moved = trainer.augmented(batch)
             for view in (moved, *moved.views):
@@ -207,11 +206,11 @@ class Observer:
     @property
     def answering(self) -> Detector | Regressor | Segmenter | None:
         """The evaluated weights with the head of a task that finds something in images."""
-        own, labels = self.state.head, self.task.splits.train.labels
+        own, labels = self.state.head, self.task.splits.train.target
         return None if own is None else own.answering(plain(self.state.evaluated), labels)
 
     def test(
-        self, source: Source, resamples: int | None = None
+        self, source: Images, resamples: int | None = None
     ) -> tuple[dict[str, Any], list[str], Tested | None]:
         """Return the figures of what is found in images, and messages about damaged ones.
 
@@ -227,16 +226,16 @@ class Observer:
             case Regressor() as found:
                 return *measure_targets(found, source, compute, most), None
             case Segmenter() as found:
-                tested = measure(found, masked(source), compute, most)
+                tested = measure(found, source, compute, most)
                 return tested.figures, [text for _, text in tested.bad], tested
         return {}, [], None
 
-    def known(self, source: Source) -> Probabilities | None:
+    def known(self, source: Images) -> Probabilities | None:
         """Return the predictions of the evaluated weights for images, if they were just made."""
         return self.last if shows(self.held_out, source) else None
 
     def predict(
-        self, source: Source, model: Model | None = None, *, logits: bool = False
+        self, source: Images, model: Model | None = None, *, logits: bool = False
     ) -> Probabilities:
         """Return the predictions of the evaluated weights; damaged images count as in training.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.masks import MaskedImages
+from vitlab.data.images import Images
 from vitlab.data.sources.request import Splits
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Probabilities
@@ -60,7 +60,7 @@ class SegmenterTest:
     """
 
     segmenter: Segmenter
-    images: MaskedImages
+    images: Images
     tested: Tested
     compute: Compute
 

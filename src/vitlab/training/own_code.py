@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.data.labels import Labels
+from vitlab.data.target import Target
 from vitlab.errors import OptionError, RunError, UserError, one_line
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.classify import Classify, Loss, objective_of
@@ -56,7 +56,7 @@ class Hooks:
             found |= {} if value is None else recorded(name, value)
         return found
 
-    def check(self, recipe: Recipe, config: ModelConfig, labels: Labels) -> None:
+    def check(self, recipe: Recipe, config: ModelConfig, labels: Target) -> None:
         """Refuse what cannot be recorded, or does not go with the recipe, the model or the labels.
 
         Raises:
@@ -94,7 +94,7 @@ class Hooks:
                 )
 
     def try_out(
-        self, config: ModelConfig, objective: Classify, labels: Labels, device: torch.device
+        self, config: ModelConfig, objective: Classify, labels: Target, device: torch.device
     ) -> None:
         """Call both functions as a step does, on random images and scores.
 
@@ -115,7 +115,7 @@ class Hooks:
             with _explained("transform", self.transform):
                 transformed(images, self.transform, seed=0)
         if self.loss is not None:
-            truth = torch.from_numpy(labels.take(np.arange(count)).targets()).to(device)
+            truth = torch.from_numpy(labels.take(np.arange(count)).batch()).to(device)
             random = torch.randn(count, config.classes, generator=generator).to(device)
             zeros = torch.zeros_like(random)  # which a new classifier gives
             for size, scores in (("about 1", random), ("0", zeros)):

@@ -3,11 +3,10 @@
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
+from vitlab.data.images import Images
+from vitlab.data.labels import classes_of_images
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.order import Groups, steps
-from vitlab.data.sources.source import Source
 from vitlab.distributed.world import World
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.pretext_tasks import views_of
@@ -72,7 +71,7 @@ def plan_for(
 
 
 def batches_of(
-    recipe: Recipe, source: Source, config: ModelConfig, world: World
+    recipe: Recipe, source: Images, config: ModelConfig, world: World
 ) -> TrainingBatches:
     """Return the batches that a recipe learns from, this process's share of each.
 
@@ -91,7 +90,7 @@ def batches_of(
         recipe.batch,
         world.rank,
         world.size,
-        Groups.of(np.asarray(source.labels.values)) if balanced else None,
+        Groups.of(classes_of_images(source.target)) if balanced else None,
         views_of(recipe, config),
     )
 

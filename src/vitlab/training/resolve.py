@@ -129,7 +129,7 @@ class Task:
     @property
     def objective(self) -> Classify:
         """What is minimized."""
-        labels = self.splits.train.labels
+        labels = self.splits.train.target
         classes = len(self.splits.classes)
         return objective_of(self.recipe.objective, labels, classes, self.hooks.loss)
 
@@ -186,8 +186,8 @@ def prepare(
         guide = guide_of(recipe, folder, resume)
     config, remarks = resolve(recipe, splits, base)
     check_model(recipe, host, config)
-    hooks.check(recipe, config, splits.train.labels)
-    remarks += check_guide(recipe, host, config, guide, splits.train.labels)
+    hooks.check(recipe, config, splits.train.target)
+    remarks += check_guide(recipe, host, config, guide, splits.train.target)
     splits = replace(splits, notes=[*splits.notes, *remarks])
     begins = recipe.start if start is None else replace(recipe.start, weights=start.source)
     recipe = replace(recipe, model=part_of(config, recipe.model.model), start=begins)
@@ -346,7 +346,7 @@ def settled(
         splits = with_train_images(splits, data.train_images)
         data = replace(data, train_images=len(splits.train))
     if labeled:
-        labels = splits.train.labels
+        labels = splits.train.target
         classes = len(splits.classes)
         objective, notes = decided(objective, labels, classes, own_loss, recipe.recipe != PROBE)
         splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])

@@ -156,7 +156,7 @@ def _without_leaks(task: Task, world: World, stop: Stop) -> Task:
 
 def _foresee(task: Task, world: World, device: torch.device, began: float) -> Pacer:
     """Try the user's functions; return the clock of a budget that has room for what is useful."""
-    task.hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
+    task.hooks.try_out(task.config, task.objective, task.splits.train.target, device)
     pacer = Pacer(seconds(task.recipe.budget), 0.0, began)
     if pacer.budget and not (task.started and task.folder.decisions.plan):
         foresee(task, pacer, world, device)

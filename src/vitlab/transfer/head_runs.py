@@ -11,8 +11,9 @@ import torch
 
 from vitlab import device as devices
 from vitlab.data.holdout import fingerprint, seen_by
-from vitlab.data.labels import TargetLabels
-from vitlab.data.masks import MaskedImages, mask_splits, masked, open_masks, parted
+from vitlab.data.images import Images
+from vitlab.data.masks import mask_splits, masks_of, open_masks, part_masks
+from vitlab.data.number_targets import NumberTargets
 from vitlab.data.sources.request import Splits
 from vitlab.data.targets import open_targets, standardized
 from vitlab.errors import DataError
@@ -106,24 +107,25 @@ def segment_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     splits = mask_splits(opened, recipe.data.test_fraction)
     model = headless(recipe, request.start)
     check_spec(model.config.images)
-    marks = fingerprint(masked(splits.train).whole), model_fingerprint(model)
+    marks = fingerprint(splits.train.unlabeled()), model_fingerprint(model)
     if folder.started:
         run = known_run(folder, *marks, recipe)
         if not needs_report(folder, host):
             return Outcome(run, None, is_new=False)
     leaks = find_leaks(recipe, host, splits, model.seen)
     splits = applied(splits, leaks)
-    train, test = masked(splits.train), masked(splits.test)
-    chosen = None if splits.validation is None else masked(splits.validation)
+    train = splits.train
+    test = splits.test
     compute = begun(host, splits)
     if folder.started:
         segmenter = load_segmenter(folder.path)
         tested = measure(segmenter, test, compute)
         return Outcome(run, SegmenterTest(segmenter, test, tested, compute), is_new=False)
-    found = _fitted(model, train, chosen, request.searched.by, how, compute, recipe.seed)
-    known, head = train.known, found.head
+    found = _fitted(model, train, splits.validation, request.searched.by, how, compute, recipe.seed)
+    known = masks_of(train).store.known
+    head = found.head
     about = DenseClasses(known.classes, known.values, known.ignored, found.layers, how.scale)
-    learned = seen_by(Splits(train.whole, test.whole), labeled=True)
+    learned = seen_by(Splits(train, test), labeled=True)
     model.seen = np.union1d(model.seen, learned)
     layer = PatchLayer(about, *map(torch.from_numpy, (head.weights, head.bias)))
     segmenter = Segmenter(model, layer)
@@ -177,8 +179,8 @@ def regress_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
         "data": recipe.data.data, "fingerprint": marks[0],
         "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
     } | ({"moved": leaks["moved"]} if leaks and leaks["moved"] else {})  # fmt: skip
-    assert isinstance(train.labels, TargetLabels)
-    scale = train.labels.scale
+    assert isinstance(train.target, NumberTargets)
+    scale = train.target.scale
     regressor = Regressor(model, Targets(names, True), **found.layer(), scale=scale)
     with named_if_slow(f"testing on {len(splits.test):,} images"):
         tested, damaged = measure_targets(regressor, splits.test, compute, host.effort.resamples)
@@ -311,8 +313,8 @@ def headless(recipe: Recipe, start: Model | None) -> Model:
 
 def _fitted(
     model: Model,
-    train: MaskedImages,
-    chosen: MaskedImages | None,
+    train: Images,
+    chosen: Images | None,
     by: str,
     how: MaskOptions,
     compute: Compute,
@@ -322,7 +324,7 @@ def _fitted(
 
     These are then learned from too.
     """
-    learn, held = (train, chosen) if chosen else parted(train, CHOOSE, "choose")
+    learn, held = (train, chosen) if chosen else part_masks(train, CHOOSE, "choose")
     bad: list[Bad] = []
     sets = layer_sets(model, how.concat)
     seen, kept = (

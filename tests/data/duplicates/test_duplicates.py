@@ -18,9 +18,9 @@ from vitlab.data.duplicates import signatures as signing
 from vitlab.data.duplicates.candidates import Cells, describe, mirror, parts
 from vitlab.data.duplicates.finding import compare, find
 from vitlab.data.duplicates.signatures import signatures
-from vitlab.data.labels import SingleLabels
+from vitlab.data.images import Images
 from vitlab.data.sources.image_files import image_paths, named_files
-from vitlab.data.sources.memory import Arrays, digits
+from vitlab.data.sources.memory import digits
 from vitlab.data.sources.pictures import Pictures
 from vitlab.errors import DataError
 
@@ -30,7 +30,7 @@ Alter = Callable[[Picture], Picture]
 
 def source(pictures: list[Picture]) -> Pictures:
     """Pictures of any size as a source."""
-    return Pictures(pictures, SingleLabels.blank(len(pictures), 0), ())
+    return Images.of(Pictures(pictures))
 
 
 def scene(seed: int, side: int = 48) -> Picture:
@@ -111,7 +111,7 @@ def test_pairs_within_a_set_come_once() -> None:
 def test_similar_pictures_are_not_copies() -> None:
     """Handwritten digits of one class agree in their large forms."""
     few = digits()
-    chosen = Arrays(few.images[:250], SingleLabels(few.labels.values[:250]), few.classes)
+    chosen = few.take(np.arange(250))
     assert vitlab.duplicates(chosen) == []
     changed = [each.copy() for each in SCENES[:30]]
     for each in changed:  # another object

@@ -10,13 +10,14 @@ from PIL import Image
 
 from conftest import photo
 from vitlab.data.augment.draws import draws_needed
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.settings import Augment
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.memory import Arrays
 from vitlab.images import ImageSpec
 from vitlab.models.config import ViTConfig
@@ -81,7 +82,7 @@ def test_copies_of_an_image_are_cropped_and_varied_on_their_own(photos: Path) ->
         assert len(batch.labels[copies].unique()) == 1
 
 
-def jpegs(folder: Path) -> LabeledFiles:
+def jpegs(folder: Path) -> Images:
     """Photos that are read in as many ways: reduced, turned, gray, damaged, cut off, odd."""
     exif = Image.Exif()
     exif[274] = 6
@@ -96,7 +97,7 @@ def jpegs(folder: Path) -> LabeledFiles:
     (folder / "8.jpg").write_bytes(whole[:-2] + b"\1\2\3\xff\xd9")
     photo(9, 70, 90).save(folder / "9.png")
     names = sorted(each.name for each in folder.iterdir())
-    return LabeledFiles(folder, names, SingleLabels.blank(len(names), 2), ("a", "b"))
+    return Images.of(ImageFiles(folder, names), SingleLabels.blank(len(names), 2), ("a", "b"))
 
 
 @pytest.mark.parametrize("fit", ["crop", "native"])
@@ -143,13 +144,13 @@ def test_evaluation_sees_every_image_once_in_order(photos: Path) -> None:
     batches_ = list(loader(whole, range(len(whole)), workers=0))
     assert [len(each) for each in batches_] == [5, 5, len(test) - 10]
     assert torch.cat([each.indices for each in batches_]).tolist() == list(range(len(test)))
-    assert torch.cat([each.labels for each in batches_]).tolist() == test.labels.values.tolist()
+    assert torch.cat([each.labels for each in batches_]).tolist() == test.target.values.tolist()
 
 
 def test_pixels_get_the_channels_the_model_wants() -> None:
     for have, want in ((1, 3), (3, 1), (3, 3)):
         pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, have), np.uint8)
-        source = Arrays(pixels, SingleLabels(np.array([0, 1, 0, 1])), ("a", "b"))
+        source = Images.of(Arrays(pixels), SingleLabels(np.array([0, 1, 0, 1])), ("a", "b"))
         config = ViTConfig(width=16, heads=2, patch=4, image_size=8, channels=want, classes=2)
         got = EvaluationBatches(source, config, 4)[0].images.numpy()
         assert got.shape == (4, 8, 8, want)
@@ -165,7 +166,7 @@ def test_damage_anywhere_in_a_jpeg_is_noticed_in_evaluation(tmp_path: Path) -> N
     file = tmp_path / "tall.jpg"
     photo(0, 640, 64).save(file, quality=95, subsampling=0)
     file.write_bytes(file.read_bytes()[:-400] + b"\xff\xd9")
-    source = LabeledFiles(tmp_path, [file.name], SingleLabels.blank(1, 2), ("a", "b"))
+    source = Images.of(ImageFiles(tmp_path, [file.name]), SingleLabels.blank(1, 2), ("a", "b"))
     batch = EvaluationBatches(source, ImageSpec(image_size=16), 1)[0]
     assert len(batch) == 0
     assert "tall.jpg: damaged JPEG (" in batch.bad[0][1]

@@ -19,7 +19,6 @@ from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.learning import open_to_learn
 from vitlab.data.prepare import copy, sources_to_copy
 from vitlab.data.settings import Columns
-from vitlab.data.sources.source import Subset
 
 
 @pytest.fixture
@@ -65,9 +64,9 @@ def test_the_copy_has_the_same_images_in_order(large, tmp_path, layout, monkeypa
     assert after.classes == before.classes
     assert after.whole is None
     good = [i for i in range(14) if i != 3]
-    assert after.train.labels.values.tolist() == before.train.labels.values[good].tolist()
+    assert after.train.target.values.tolist() == before.train.target.values[good].tolist()
     assert len(list((tmp_path / "out").glob(f"train-*.{layout}"))) > 1
-    pairs = (Subset(before.train, np.array(good)), after.train), (before.test, after.test)
+    pairs = (before.train.take(np.array(good)), after.train), (before.test, after.test)
     for old, new in pairs:
         new = pickle.loads(pickle.dumps(new))  # as a worker gets it
         for i in range(len(old)):
@@ -100,8 +99,8 @@ def test_several_labels_and_unsplit_data(tmp_path: Path, layout: str) -> None:
     copy(sources_to_copy(str(tmp_path / "l.jsonl")), tmp_path / "out", layout=layout, workers=0)
     after = open_to_learn(str(tmp_path / "out"))
     assert after.classes == ("p", "q", "r")
-    assert after.whole.labels.values.tolist() == before.whole.labels.values.tolist()
-    assert after.test.labels.values.tolist() == before.test.labels.values.tolist()
+    assert after.whole.target.values.tolist() == before.whole.target.values.tolist()
+    assert after.test.target.values.tolist() == before.test.target.values.tolist()
     # small enough: copied byte for byte
     assert after.whole.image(4).content() == before.whole.image(4).content()
 

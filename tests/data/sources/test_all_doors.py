@@ -412,7 +412,7 @@ def seen(opened: Opened) -> dict[str, tuple[str, str]]:
     return {
         digest(source.image(n).content()): (
             split,
-            "|".join(source.classes[number] for number in source.labels.classes_of(n)),
+            "|".join(source.classes[number] for number in source.target.classes_of(n)),
         )
         for split, source in opened.parts.items()
         for n in range(len(source))
@@ -439,7 +439,7 @@ def test_the_same_images_are_the_same_through_every_door(
     for words in case.says:
         assert any(words in note for note in opened.notes), opened.notes
     assert not [note for note in opened.notes if "\n" in note]
-    assert opened.parts[next(iter(opened.parts))].labels.several is False
+    assert opened.parts[next(iter(opened.parts))].target.several is False
 
 
 SPELLINGS: dict[str, tuple[Callable[[Path, str], str], str]] = {
@@ -616,9 +616,9 @@ def test_several_labels_through_every_door(door: str, tmp_path: Path) -> None:
     write_files(tmp_path, [each for each, _ in own])
     opened = open_images(SEVERAL[door](tmp_path, own))
     source = opened.parts["all"]
-    assert source.labels.several
+    assert source.target.several
     found = {digest(source.image(n).content()): {source.classes[k] for k in
-                                                 source.labels.classes_of(n)}
+                                                 source.target.classes_of(n)}
              for n in range(len(source))}  # fmt: skip
     assert found == {digest(each.content): set(names) for each, names in own}
 

@@ -37,12 +37,12 @@ def test_parquet(tmp_path: Path, monkeypatch) -> None:
     splits = open_to_learn(folder)
     assert splits.classes == ("red", "green")
     assert (len(splits.train), len(splits.test)) == (12, 6)
-    assert splits.train.labels.values.tolist() == [0, 1] * 6
+    assert splits.train.target.values.tolist() == [0, 1] * 6
     assert splits.test.image(3).content()[:4] == b"\x89PNG"
     assert splits.test.name(3).endswith("test row 3")
     assert input_shape(splits.train) == (16, 3)
     known = split_opened(open_images(folder, classes=("green", "red", "x")))
-    assert known.test.labels.values.tolist() == [1, 0] * 3
+    assert known.test.target.values.tolist() == [1, 0] * 3
     with pytest.raises(ValueError, match="contains class 'green'"):
         split_opened(open_images(folder, classes=("red", "x")))
     shutil.copytree(folder, tmp_path / "downloaded" / "data")
@@ -64,7 +64,7 @@ def test_columns_of_tables(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": cells, "label": words}), file)
     splits = open_to_learn(str(file))
     assert splits.classes == ("ape", "cat")
-    assert splits.whole.labels.values.tolist() == [1, 0] * 4
+    assert splits.whole.target.values.tolist() == [1, 0] * 4
     columns = {"scan": images, "fine_label": list("abcd") * 2, "label": list("xxxxyyyy"),
                "side": list("lrlrlrlr")}  # fmt: skip
     pq.write_table(pa.table(columns), file)

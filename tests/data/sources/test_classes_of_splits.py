@@ -97,7 +97,7 @@ def test_a_class_that_only_one_split_has(kind: str, tmp_path: Path) -> None:
     data = {"train": ["bee", "ant", "cow", "ant"], "val": ["cow"], "test": ["bee", "cow"]}
     splits = open_to_learn(KINDS[kind](tmp_path / "own", data))
     assert splits.classes[:3] == ("ant", "bee", "cow")
-    assert [splits.test.labels.classes_of(index) for index in range(2)] == [(1,), (2,)]
+    assert [splits.test.target.classes_of(index) for index in range(2)] == [(1,), (2,)]
     lines = missing_lines(splits)
     assert "the validation images have none of the classes ant and bee" in lines
     assert "the test images have none of the class ant" in lines
@@ -109,7 +109,7 @@ def test_a_model_is_evaluated_on_whatever_classes_it_knows(tmp_path: Path) -> No
     """The training images of the data play no part there."""
     data = parquet("names")(tmp_path, {"train": ["ant", "bee"], "test": ["bee", "dog"]})
     splits = split_opened(open_images(data, classes=tuple(NAMES)))
-    assert splits.test.labels.values.tolist() == [1, 3]
+    assert splits.test.target.values.tolist() == [1, 3]
 
 
 def test_training_says_which_classes_it_cannot_test(tmp_path: Path, capsys) -> None:

@@ -15,6 +15,7 @@ from conftest import photo, photo_folder
 from vitlab.data import open as door
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.decode.stored import PixelImage
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import choose_workers
@@ -23,7 +24,6 @@ from vitlab.data.prepare import copy
 from vitlab.data.sources.folders import names_below
 from vitlab.data.sources.memory import digits
 from vitlab.data.sources.request import Found, Part, Request
-from vitlab.data.sources.source import counts
 from vitlab.data.splits import group_by_split
 from vitlab.data.summary import input_shape
 from vitlab.errors import DataError
@@ -36,10 +36,10 @@ def test_class_folders(photos: Path) -> None:
     splits = open_to_learn(str(photos))
     assert splits.classes == ("blue", "green", "red")
     assert set(group_by_split(open_images(str(photos)))) == {"train", "test"}
-    assert sum(counts(splits.train).values()) + sum(counts(splits.test).values()) == 60
-    assert all(1 <= count <= 8 for count in counts(splits.test).values())  # a fifth of 20, or so
+    assert sum(splits.train.counts().values()) + sum(splits.test.counts().values()) == 60
+    assert all(1 <= count <= 8 for count in splits.test.counts().values())  # a fifth of 20, or so
     assert any("empty: no images" in note for note in splits.notes)
-    index = splits.test.labels.values.tolist().index(1)
+    index = splits.test.target.values.tolist().index(1)
     assert "/green/" in splits.test.name(index)
     assert splits.test.image(index).content()[:4] == b"\x89PNG"
     assert input_shape(splits.train) == ((24, 32), 3)
@@ -50,13 +50,13 @@ def test_labels_follow_the_training_folder_by_name(tmp_path: Path) -> None:
     photo_folder(tmp_path / "train", {"ant": 3, "bee": 3, "cow": 3})
     photo_folder(tmp_path / "val", {"cow": 2})
     splits = open_to_learn(str(tmp_path))
-    assert splits.test.labels.values.tolist() == [2, 2]
+    assert splits.test.target.values.tolist() == [2, 2]
     assert splits.whole is None
     assert splits.validation is None  # the only other split is what is reported on
     photo_folder(tmp_path / "test", {"ant": 1, "bee": 1})
     splits = open_to_learn(str(tmp_path))
-    assert splits.validation.labels.values.tolist() == [2, 2]
-    assert splits.test.labels.values.tolist() == [0, 1]
+    assert splits.validation.target.values.tolist() == [2, 2]
+    assert splits.test.target.values.tolist() == [0, 1]
     photo_folder(tmp_path / "test", {"dog": 1})
     with pytest.raises(ValueError, match="contains class 'dog', which is not in the training data"):
         open_to_learn(str(tmp_path))
@@ -191,14 +191,9 @@ def test_bad_data_in_one_line(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Stripes:
-    """A source of another kind: one file, and a line in `OPENERS`."""
+    """A store of another kind: one file, and a line in `OPENERS`."""
 
-    classes: tuple[str, ...] = ("dark", "light")
     in_memory: ClassVar[bool] = True
-
-    @property
-    def labels(self) -> SingleLabels:
-        return SingleLabels(np.arange(20) % 2)
 
     def __len__(self) -> int:
         return 20
@@ -211,9 +206,13 @@ class Stripes:
         return f"stripe {index}"
 
 
+def stripes() -> Images:
+    return Images.of(Stripes(), SingleLabels(np.arange(20) % 2), ("dark", "light"))
+
+
 def test_another_kind_of_source_is_a_class_and_a_line(monkeypatch, tmp_path) -> None:
     def open_stripes(request: Request) -> Found | None:
-        return Found([Part(Stripes())]) if request.data == "stripes" else None
+        return Found([Part(stripes())]) if request.data == "stripes" else None
 
     module = types.ModuleType("stripes")
     module.open_stripes = open_stripes  # type: ignore[attr-defined]
@@ -223,7 +222,7 @@ def test_another_kind_of_source_is_a_class_and_a_line(monkeypatch, tmp_path) -> 
     assert (splits.classes, len(splits.train), len(splits.test)) == (("dark", "light"), 10, 10)
     assert input_shape(splits.train) == (8, 1)
     assert choose_workers(splits.train, None) == 0
-    result = copy({"train": Stripes()}, tmp_path / "out", layout="tar", workers=0)
+    result = copy({"train": stripes()}, tmp_path / "out", layout="tar", workers=0)
     assert result["images"] == 20
     copied = open_to_learn(str(tmp_path / "out")).whole
     assert copied.image(3).decode(1).tolist() == Stripes().image(3).decode(1).tolist()
@@ -238,8 +237,8 @@ def test_a_folder_is_a_folder_whatever_its_name(tmp_path: Path) -> None:
 
 def test_digits_are_those_of_scikit_learn() -> None:
     theirs, ours = load_digits(), digits()
-    assert np.array_equal(ours.labels.values, theirs.target)
-    np.testing.assert_array_equal(ours.images[..., 0], np.round(theirs.images * 255 / 16))
+    assert np.array_equal(ours.target.values, theirs.target)
+    np.testing.assert_array_equal(ours.store.images[..., 0], np.round(theirs.images * 255 / 16))
     assert ours.classes == tuple("0123456789")
     splits = open_to_learn("digits", test_fraction=0.5)  # the split is fixed
     assert (len(splits.train), len(splits.test)) == (1438, 359)

@@ -13,12 +13,12 @@ from pyarrow import parquet as pq
 import vitlab
 from conftest import BRIEF, photo, photo_folder
 from made_files import png
+from vitlab.data.images import Images
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import stored
-from vitlab.data.sources.source import Source, noted
 from vitlab.errors import DataError, ImageError
 from vitlab.recipes.recipe import Host
 
@@ -41,7 +41,7 @@ def table(folder: Path, images: Any = None, labels: Any = None) -> str:
     return str(folder / "all.parquet")
 
 
-def whole(data: str, **columns: Any) -> Source:
+def whole(data: str, **columns: Any) -> Images:
     return open_to_learn(data, columns=Columns(**columns)).whole
 
 
@@ -221,7 +221,7 @@ def test_labels_of_a_table(tmp_path: Path) -> None:
         ([[10, 9], [9]] * 6, ("9", "10"), [[1, 1], [1, 0]] * 6),
     )):  # fmt: skip
         found = whole(table(tmp_path / str(number), labels=labels))
-        assert (found.classes, found.labels.values.tolist()) == (classes, values)
+        assert (found.classes, found.target.values.tolist()) == (classes, values)
 
 
 def test_a_column_of_groups_is_not_split(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_column_of_groups_is_not_split(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "all.parquet")
     asked = Columns(group_column="patient")
     splits = open_to_learn(str(tmp_path / "all.parquet"), columns=asked)
-    sides = [{*noted(part, "group").tolist()} for part in (splits.train, splits.test)]
+    sides = [{*part.group.tolist()} for part in (splits.train, splits.test)]
     assert not sides[0] & sides[1]
     assert len(sides[0] | sides[1]) == 10
     assert len(splits.test) % 4 == 0

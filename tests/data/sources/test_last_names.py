@@ -27,7 +27,7 @@ def test_last_names_in_the_named_folder(tmp_path: Path, written: str) -> None:
     found = open_images(str(file), "required", columns=columns)
     (part,) = found.parts.values()
     assert [Path(part.name(n)).name for n in range(6)] == [f"{n:03d}.png" for n in range(6)]
-    assert [part.labels.classes_of(n) for n in range(6)] == [(n % 2,) for n in range(6)]
+    assert [part.target.classes_of(n) for n in range(6)] == [(n % 2,) for n in range(6)]
     line = f"6 of the 6 paths in {file} are read by their last names alone"
     assert line in found.notes
     with pytest.raises(DataError, match=r"6 of the 6 files listed .* --images names another"):

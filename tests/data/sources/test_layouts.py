@@ -84,7 +84,7 @@ def labels_of(data: object, **columns: object) -> Counter[str]:
     found = Counter[str]()
     for split, source in opened.parts.items():
         for index in range(len(source)):
-            names = "+".join(source.classes[each] for each in source.labels.classes_of(index))
+            names = "+".join(source.classes[each] for each in source.target.classes_of(index))
             found[f"{split} {names}"] += 1
     return found
 

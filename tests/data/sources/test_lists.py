@@ -15,7 +15,6 @@ from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.paths import Names
-from vitlab.data.sources.source import counts
 from vitlab.data.targets import open_targets, standardized
 from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig
@@ -41,8 +40,8 @@ def test_a_csv_list_with_splits(here: Path) -> None:
     lines += ["a/004.png,10,val", "b/004.png,9,test", '"b/005.png","9","TEST"']
     splits = open_to_learn(csv(here, "path,label,split", *lines))
     assert splits.classes == ("9", "10")  # by value
-    assert splits.train.labels.values.tolist() == [1] * 4 + [0] * 4
-    assert splits.test.labels.values.tolist() == [0, 0]
+    assert splits.train.target.values.tolist() == [1] * 4 + [0] * 4
+    assert splits.test.target.values.tolist() == [0, 0]
     assert len(splits.validation) == 1
     assert splits.test.image(1).content() == (here / "b" / "005.png").read_bytes()
     assert splits.test.name(1) == str(here / "b" / "005.png")
@@ -58,16 +57,16 @@ def test_several_labels_an_image(here: Path) -> None:
     ]
     splits = open_to_learn(jsonl(here, *rows))
     assert splits.classes == ("cat", "dog", "night")
-    assert splits.train.labels.values.dtype == np.uint8
-    assert splits.train.labels.values.tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 0], [0, 1, 0]]
-    assert splits.test.labels.values.tolist() == [[0, 1, 1]]
-    assert counts(splits.train) == {"cat": 2, "dog": 1, "night": 1}
+    assert splits.train.target.values.dtype == np.uint8
+    assert splits.train.target.values.tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    assert splits.test.target.values.tolist() == [[0, 1, 1]]
+    assert splits.train.counts() == {"cat": 2, "dog": 1, "night": 1}
     config = ViTConfig(width=16, heads=2, patch=4, image_size=8, classes=3)
     batch = EvaluationBatches(splits.train, config, 8)[0]
     assert batch.labels.dtype == torch.float32
-    assert batch.labels.tolist() == splits.train.labels.values.tolist()
+    assert batch.labels.tolist() == splits.train.target.values.tolist()
     same = csv(here, "path,labels", "a/000.png,cat|night", "a/001.png,", "b/000.png, cat ")
-    assert open_to_learn(same).whole.labels.values.tolist() == [[1, 1], [0, 0], [1, 0]]
+    assert open_to_learn(same).whole.target.values.tolist() == [[1, 1], [0, 0], [1, 0]]
     assert "20% of the images held out for testing" in open_to_learn(same).notes[0]
 
 
@@ -175,7 +174,7 @@ def test_lists_as_people_have_them(tmp_path: Path, shape: str, inside: str) -> N
     pairs = [(first.replace("000", a), second.replace("001", b)) for a, b in names]
     whole = open_to_learn(csv(tmp_path, *head, *sum(pairs, ()))).whole
     assert whole.classes == ("x", "y")
-    assert whole.labels.values.tolist() == [0, 1] * 3
+    assert whole.target.values.tolist() == [0, 1] * 3
     assert whole.name(1) == str(tmp_path / inside / "001.png")
     assert whole.image(3).content() == (tmp_path / inside / "003.png").read_bytes()
 
@@ -184,14 +183,14 @@ def test_several_labels_in_one_cell(here: Path) -> None:
     rows = [f"a/00{i}.png,{i % 3} {i % 2 + 3}" for i in range(6)]
     splits = open_to_learn(csv(here, "Id,Target", *rows))
     assert splits.classes == ("0", "1", "2", "3", "4")
-    assert splits.train.labels.several
+    assert splits.train.target.several
     rows = [f"a/00{i}.png,cat; dog" if i % 2 else f"a/00{i}.png,cat" for i in range(6)]
     columns = Columns(label_separator=";")
     splits = open_to_learn(csv(here, "path,tags", *rows), columns=columns)
     assert splits.classes == ("cat", "dog")
     several = ["path,a,b", "a/000.png,1,1", "a/001.png,0,0", "a/002.png,1,0", "a/003.png,0,1"]
     splits = open_to_learn(csv(here, *several))
-    assert splits.whole.labels.values.tolist() == [[1, 1], [0, 0], [1, 0], [0, 1]]
+    assert splits.whole.target.values.tolist() == [[1, 1], [0, 0], [1, 0], [0, 1]]
 
 
 def test_columns_that_the_user_names(here: Path, tmp_path: Path) -> None:
@@ -220,7 +219,7 @@ def test_columns_that_the_user_names(here: Path, tmp_path: Path) -> None:
 def test_empty_fields_at_the_end_of_some_lines(here: Path, head: str) -> None:
     lines = [f"a/00{i}.png,x," + "," * i for i in range(3)] + ["b/000.png,y", "b/001.png,y"]
     opened = open_images(csv(here, head, *lines))
-    assert opened.every().labels.counts(2) == [3, 2]
+    assert opened.every().target.counts(2) == [3, 2]
     for line in ("a/003.png,x,,y", "a/003.png"):
         with pytest.raises(DataError, match="line 7: the number of fields differs"):
             open_images(csv(here, head, *lines, line))
@@ -264,7 +263,7 @@ def test_a_number_that_all_images_have_is_not_learned(here: Path) -> None:
         data = csv(here, "path,n", *(f"{each},{n}" for each, n in zip(names, numbers, strict=True)))
         splits = replace(found := open_targets(data, ["n"], Data()), train=found.whole)
         with pytest.raises(DataError, match=said) if said else nullcontext():
-            assert standardized(splits).train.labels.scale[0] == pytest.approx(1 / 12)
+            assert standardized(splits).train.target.scale[0] == pytest.approx(1 / 12)
 
 
 def test_metadata_in_a_folder_is_a_list_if_it_names_files(here: Path) -> None:

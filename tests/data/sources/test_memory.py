@@ -103,7 +103,7 @@ def test_every_form_is_the_folder(files: list[Path]) -> None:
         assert splits.classes == ("a", "b"), name
         part = "test" if name in same_bytes else "whole"  # decoded, an image has other bytes
         known, found = getattr(folder, part), getattr(splits, part)
-        assert np.array_equal(found.labels.values, known.labels.values), name
+        assert np.array_equal(found.target.values, known.target.values), name
         want = EvaluationBatches(known, SPEC, 4)[0]
         sent = pickle.loads(pickle.dumps(found))  # as a worker gets it
         got = EvaluationBatches(sent, SPEC, 4)[0]
@@ -123,11 +123,11 @@ def test_a_dictionary_of_splits(files: list[Path]) -> None:
     assert len(open_to_learn({"test": pairs}).whole) == 11
     cut = random_split(Torch(files), [7, 4], torch.Generator().manual_seed(0))
     several = [(file, ["a"] if n % 2 else ("a", "night")) for n, (file, _) in enumerate(pairs)]
-    assert open_to_learn(several).train.labels.several
+    assert open_to_learn(several).train.target.several
     both = open_to_learn({"train": cut[0], "test": cut[1]})
     assert both.classes == ("a", "b")
     wanted = [int(files[i].parent.name == "b") for i in cut[1].indices]
-    assert both.test.labels.values.tolist() == wanted
+    assert both.test.target.values.tolist() == wanted
 
 
 def test_rows_name_their_split_fold_or_classes(files: list[Path]) -> None:
@@ -142,7 +142,7 @@ def test_rows_name_their_split_fold_or_classes(files: list[Path]) -> None:
     splits = open_to_learn(pd.DataFrame(rows), columns=Columns(label_column=("day", "night")))
     assert [len(each) for each in splits.parts.values()] == [8, 2, 1]
     assert splits.classes == ("day", "night")
-    assert splits.train.labels.several
+    assert splits.train.target.several
     chosen = Columns(path_column="pic", label_column=("image_id",))
     same = [{"pic": row["pic"], "label": "ab"[n % 3 == 0], "fold": n % 2}
             for n, row in enumerate(rows)]  # fmt: skip
@@ -175,12 +175,12 @@ def test_labels_of_a_data_set_come_from_its_targets(files: list[Path]) -> None:
     """Without reading all images; unless they are not what the items say."""
     data = Torch(files)
     data.targets = torch.tensor([int(data.label(i) == "b") for i in range(len(data))])
-    labels = open_to_learn(data).whole.labels.values
+    labels = open_to_learn(data).whole.target.values
     assert data.read < 5
     assert labels.tolist() == data.targets.tolist()
     wrong = Torch(files)
     wrong.targets = [1 - int(each) for each in data.targets]
-    assert open_to_learn(wrong).whole.labels.values.tolist() == data.targets.tolist()
+    assert open_to_learn(wrong).whole.target.values.tolist() == data.targets.tolist()
 
 
 def test_an_item_that_fails_is_a_damaged_image(files: list[Path]) -> None:

@@ -172,7 +172,7 @@ def test_a_tar_of_class_folders(tmp_path: Path) -> None:
     data = write("a.tar", *(f"photos/{kind}/{n}.png" for kind in ("cat", "dog") for n in range(4)))
     opened = open_images(data)
     assert opened.unsplit.classes == ("cat", "dog")
-    assert opened.unsplit.labels.values.tolist() == [0] * 4 + [1] * 4
+    assert opened.unsplit.target.values.tolist() == [0] * 4 + [1] * 4
     assert opened.unsplit.image(5).content() == png(5)
     assert any("the folder of an image is its label" in note for note in opened.notes)
     splits = [f"{s}/{k}/{n}.png" for s in ("train", "val") for k in ("cat", "dog") for n in "12"]

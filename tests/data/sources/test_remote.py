@@ -21,15 +21,14 @@ from object_server import Fault, Objects, served
 from vitlab.data import identities as numbering
 from vitlab.data.duplicates.signatures import signatures
 from vitlab.data.identities import identities
+from vitlab.data.images import concat
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment, Columns
 from vitlab.data.sources import remote
-from vitlab.data.sources.ahead import read_ahead
 from vitlab.data.sources.remote import KeptParts
-from vitlab.data.sources.source import Joined, Subset
 from vitlab.errors import DataError, DiskError, RefusedError, SourceError
 from vitlab.models.config import ViTConfig
 
@@ -250,9 +249,9 @@ def test_a_shard_is_indexed_by_its_headers(server, root, pad, most, share) -> No
 def test_images_of_parts_are_read_together(server, shards) -> None:
     """Whichever sources they lie in."""
     whole = open_images(shards).every()
-    both = Subset(Joined((whole, Subset(whole, np.arange(4, 9)))), np.arange(len(whole) + 5)[::-1])
+    both = concat((whole, whole.take(np.arange(4, 9)))).take(np.arange(len(whole) + 5)[::-1])
     server.forget()
-    read_ahead(both, [0, 2, 3])  # of the second part
+    both.read_ahead([0, 2, 3])  # of the second part
     asked = len(server.requests)
     found = [both.image(each).content() for each in (0, 2, 3)]
     assert 0 < asked == len(server.requests)
@@ -422,10 +421,10 @@ def test_many_bytes_are_not_read_to_identify_images(server, shards, monkeypatch,
     source, some = open_images(shards).every(), np.array([5, 2, 17])
     whole = identities(source)
     server.requests.clear()
-    assert np.array_equal(identities(Subset(source, some)), whole[some])
+    assert np.array_equal(identities(source.take(some)), whole[some])
     monkeypatch.setattr(numbering, "MOST_READ", 1000)
     found = identities(source)
-    assert np.array_equal(identities(Subset(source, some)), found[some])
+    assert np.array_equal(identities(source.take(some)), found[some])
     assert not server.requests
     assert not np.array_equal(found, whole)
     assert len(np.unique(found)) == len(source)

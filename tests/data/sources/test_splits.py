@@ -19,28 +19,28 @@ from vitlab.data.holdout import (
     with_train_images,
     with_validation,
 )
+from vitlab.data.images import Images, places_in
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Data
 from vitlab.data.sources.memory import Arrays, split_digits
 from vitlab.data.sources.request import Splits, by_split, split_of
-from vitlab.data.sources.source import Source, Subset, counts
 from vitlab.errors import DataError, OptionError
 from vitlab.recipes.recipe import Host
 
 
 def test_held_out_is_stratified_fixed_and_apart() -> None:
     labels = SingleLabels(np.repeat([0, 1, 2], [100, 10, 1]))
-    source = Arrays(np.zeros((111, 2, 2, 1), np.uint8), labels, ("a", "b", "c"))
+    source = Images.of(Arrays(np.zeros((111, 2, 2, 1), np.uint8)), labels, ("a", "b", "c"))
     splits = split_digits(source)
-    assert sorted([*splits.train.indices, *splits.test.indices]) == list(range(111))
-    assert splits.test.labels.counts(3) == [20, 2, 0]
-    assert np.array_equal(splits.test.indices, split_digits(source).test.indices)
+    assert sorted([*splits.train.rows, *splits.test.rows]) == list(range(111))
+    assert splits.test.target.counts(3) == [20, 2, 0]
+    assert np.array_equal(splits.test.rows, split_digits(source).test.rows)
     assert any("'c' has only one image" in note for note in splits.notes)
     labels = SingleLabels(np.arange(40) % 2)  # the images held out never change
-    splits = split_digits(Arrays(np.zeros((40, 1, 1, 1), np.uint8), labels, ("a", "b")))
-    assert splits.test.indices.tolist() == [4, 8, 9, 12, 15, 23, 33, 38]
+    splits = split_digits(Images.of(Arrays(np.zeros((40, 1, 1, 1), np.uint8)), labels, ("a", "b")))
+    assert splits.test.rows.tolist() == [4, 8, 9, 12, 15, 23, 33, 38]
 
 
 def test_files_are_grouped_by_the_split_that_their_names_mention() -> None:
@@ -58,9 +58,9 @@ def test_files_are_grouped_by_the_split_that_their_names_mention() -> None:
 def test_a_validation_split_is_taken_only_where_there_is_none() -> None:
     labels = SingleLabels(np.repeat([0, 1], [50, 30]))
     pixels = np.random.default_rng(0).integers(0, 256, (80, 4, 4, 1), np.uint8)
-    splits = split_digits(Arrays(pixels, labels, ("a", "b")))
+    splits = split_digits(Images.of(Arrays(pixels), labels, ("a", "b")))
     after = with_validation(splits)
-    held, kept = after.validation.labels.counts(2), after.train.labels.counts(2)
+    held, kept = after.validation.target.counts(2), after.train.target.counts(2)
     assert min(held) > 0
     assert [sum(pair) for pair in zip(held, kept, strict=True)] == [40, 24]
     assert set(after.parts) == {"train", "validation", "test"}
@@ -68,32 +68,34 @@ def test_a_validation_split_is_taken_only_where_there_is_none() -> None:
     assert "10% of each class held out of the training images" in after.notes[-1]
     assert after.notes[:-1] == splits.notes
     assert with_validation(after) is after
-    few = Subset(splits.train, np.array([0, 1]))
+    few = splits.train.take(np.array([0, 1]))
     with pytest.raises(DataError, match="2 training images are too few to hold some out to decide"):
         with_validation(replace(splits, train=few))
 
 
 def test_a_subset_of_a_subset() -> None:
     pixels = np.arange(10, dtype=np.uint8)[:, None, None, None]
-    whole = Arrays(pixels, SingleLabels(np.arange(10)), tuple("abcdefghij"), "number")
-    part = Subset(Subset(whole, np.array([9, 3, 5])), np.array([2, 0]))
+    whole = Images.of(Arrays(pixels, "number"), SingleLabels(np.arange(10)), tuple("abcdefghij"))
+    part = whole.take(np.array([9, 3, 5])).take(np.array([2, 0]))
     assert (len(part), part.in_memory, part.classes) == (2, True, whole.classes)
-    assert part.labels.values.tolist() == [5, 9]
+    assert part.target.values.tolist() == [5, 9]
     assert [part.name(index) for index in range(2)] == ["number 5", "number 9"]
     assert part.image(1).decode(1).item() == 9
-    assert counts(part)["j"] == 1
-    assert sum(counts(part).values()) == 2
+    assert part.counts()["j"] == 1
+    assert sum(part.counts().values()) == 2
 
 
 def test_the_fingerprint_follows_labels_classes_and_pixels(photos: Path, tmp_path: Path) -> None:
     pixels = np.arange(16, dtype=np.uint8).reshape(4, 2, 2, 1)
     labels = SingleLabels(np.array([0, 1, 0, 1]))
-    base = fingerprint(Arrays(pixels, labels, ("a", "b")))
+    base = fingerprint(Images.of(Arrays(pixels), labels, ("a", "b")))
     assert base[:16] == "83db552671c3759d"  # the data of a run of years ago is recognized
-    assert base == fingerprint(Arrays(pixels.copy(), labels, ("a", "b"), "other"))
-    assert base != fingerprint(Arrays(pixels + 1, labels, ("a", "b")))
-    assert base != fingerprint(Arrays(pixels, labels, ("a", "c")))
-    assert base != fingerprint(Arrays(pixels, SingleLabels(1 - labels.values), ("a", "b")))
+    assert base == fingerprint(Images.of(Arrays(pixels.copy(), "other"), labels, ("a", "b")))
+    assert base != fingerprint(Images.of(Arrays(pixels + 1), labels, ("a", "b")))
+    assert base != fingerprint(Images.of(Arrays(pixels), labels, ("a", "c")))
+    assert base != fingerprint(
+        Images.of(Arrays(pixels), SingleLabels(1 - labels.values), ("a", "b"))
+    )
     moved = shutil.copytree(photos, tmp_path / "moved")
     whole = fingerprint(open_to_learn(str(photos)).whole)
     assert whole == fingerprint(open_to_learn(str(moved)).whole)  # wherever the data lies
@@ -106,7 +108,9 @@ THREE = SingleLabels(np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [
 
 def of_three_classes() -> Splits:
     """250 images in three classes, a fifth of each held out: 200 to train on."""
-    return split_digits(Arrays(np.zeros((250, 2, 2, 1), np.uint8), THREE, ("a", "b", "c")))
+    return split_digits(
+        Images.of(Arrays(np.zeros((250, 2, 2, 1), np.uint8)), THREE, ("a", "b", "c"))
+    )
 
 
 def test_smaller_amounts_of_training_images_are_within_larger_ones() -> None:
@@ -117,16 +121,16 @@ def test_smaller_amounts_of_training_images_are_within_larger_ones() -> None:
         assert (less.test, less.validation, less.whole) == (splits.test, None, splits.whole)
         assert less.notes[:-1] == splits.notes
         assert less.notes[-1] == f"trained on {count} of 200 training images (always the same)"
-        chosen = set(less.train.indices.tolist())
+        chosen = set(places_in(less.train, splits.train).tolist())
         assert chosen > before
         before = chosen
-    assert with_train_images(splits, 0.5).train.labels.counts(3) == [80, 16, 4]
-    assert with_train_images(splits, 3).train.labels.counts(3) == [1, 1, 1]
+    assert with_train_images(splits, 0.5).train.target.counts(3) == [80, 16, 4]
+    assert with_train_images(splits, 3).train.target.counts(3) == [1, 1, 1]
     all_ = with_train_images(splits, 200).train
-    assert all_.indices.tolist() == list(range(200))  # the very same data
+    assert places_in(all_, splits.train).tolist() == list(range(200))  # the very same data
     assert with_train_images(splits, 0) is splits
     chosen = with_train_images(splits, 10).train  # a figure of years ago can be measured again
-    assert chosen.indices.tolist() == [6, 65, 71, 90, 92, 105, 153, 159, 165, 168]
+    assert places_in(chosen, splits.train).tolist() == [6, 65, 71, 90, 92, 105, 153, 159, 165, 168]
 
 
 def test_too_many_training_images_or_too_few() -> None:
@@ -152,7 +156,7 @@ def uneven(tmp_path: Path) -> Path:
     return photo_folder(tmp_path / "uneven", UNEVEN, 4, 4)
 
 
-def names(source: Source) -> set[str]:
+def names(source: Images) -> set[str]:
     return {source.name(index) for index in range(len(source))}
 
 
@@ -203,7 +207,7 @@ def test_folds_of_split_data_leave_the_test_images_alone(tmp_path: Path) -> None
 def test_a_share_of_the_training_images_takes_the_place_of_the_test_images(uneven: Path) -> None:
     splits = open_to_learn(str(uneven))
     dev = partitioned(splits, Data(data=str(uneven), dev_share=0.25))
-    assert all(counts(dev.test).values())
+    assert all(dev.test.counts().values())
     assert len(dev.test) < len(dev.train)
     assert names(dev.train) | names(dev.test) == names(splits.train)
     assert not names(dev.test) & names(splits.test)

@@ -53,7 +53,7 @@ def test_globs_braces_and_folders(three: Path, data: str) -> None:
     splits = open_to_learn(str(three / data))
     assert splits.classes == ("0", "1", "2")
     whole = splits.whole
-    assert whole.labels.values.tolist() == [0, 1, 2] * 6
+    assert whole.target.values.tolist() == [0, 1, 2] * 6
     assert [whole.image(i).content() for i in range(18)] == [png(i, tint=i % 3) for i in range(18)]
     assert whole.name(7) == f"{three}/photos-001.tar 00007"
 
@@ -77,8 +77,8 @@ def test_class_names_beside_the_shards(three: Path) -> None:
     assert splits.classes == ("rot", "grün", "blau", "nie")
     moved = split_opened(
         open_images(str(three), classes=("blau", "rot", "grün"))
-    ).train.labels.values
-    assert moved.tolist() == [(label + 1) % 3 for label in splits.train.labels.values.tolist()]
+    ).train.target.values
+    assert moved.tolist() == [(label + 1) % 3 for label in splits.train.target.values.tolist()]
     for text, words in (
         (b"a\nb\n", "label '2' is not one of its 2 classes"),
         (b"a\nb\na\n", "classes.txt repeats a class, or has an empty line"),
@@ -95,7 +95,7 @@ def test_several_labels(tmp_path: Path) -> None:
     rows = [["a"], ["b", "a"], [], ["b"]]
     members += [(f"{i}.json", json.dumps({"labels": row}).encode()) for i, row in enumerate(rows)]
     whole = open_to_learn(str(write(tmp_path / "x.tar", *members))).whole
-    assert whole.labels.values.tolist() == [[1, 0], [1, 1], [0, 0], [0, 1]]
+    assert whole.target.values.tolist() == [[1, 0], [1, 1], [0, 0], [0, 1]]
 
 
 def test_the_index_is_kept_until_the_shard_changes(three, monkeypatch) -> None:
@@ -212,7 +212,7 @@ def test_shards_without_labels(tmp_path: Path) -> None:
         assert found.image(1).content() == png(2)
         assert found.image(3).content() == png(0)
         assert found.classes == ()
-        assert len(found.labels) == 4
+        assert len(found.target) == 4
         with pytest.raises(UnlabeledError, match=r"plain\.tar a has no label: put a \.cls"):
             open_to_learn(plain)
         with pytest.raises(DataError, match=r"left out 1 .*half\.tar a has no label") as caught:

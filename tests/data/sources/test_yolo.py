@@ -9,9 +9,9 @@ from PIL import Image
 
 from conftest import call
 from vitlab.data.boxes import boxes_of, open_boxes
+from vitlab.data.images import Images
 from vitlab.data.open import open_images
 from vitlab.data.settings import Data
-from vitlab.data.sources.source import Source
 from vitlab.data.sources.yolo import read_yolo
 from vitlab.errors import DataError
 
@@ -82,7 +82,7 @@ def test_layouts_with_splits(tmp_path: Path, name: str) -> None:
             assert [source.image(n).shape() for n in range(2)] == [(24, 32, 3)] * 2
 
 
-def whole(root: Path) -> Source:
+def whole(root: Path) -> Images:
     found = open_boxes(Data(data=str(root))).whole
     assert found is not None
     return found

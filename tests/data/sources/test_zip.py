@@ -15,10 +15,10 @@ from conftest import call, photo, photo_folder
 from made_files import png
 from vitlab.data.exists import is_hub_data
 from vitlab.data.identities import identities
+from vitlab.data.images import Images
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.open import Opened, open_images
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.places import exists
 
@@ -40,7 +40,7 @@ def facts(opened: Opened, place: Path) -> list[object]:
     for split, source in sources.items():
         names = [source.name(n).replace(str(place), "X") for n in range(len(source))]
         contents = [source.image(n).content() for n in range(len(source))]
-        labels = [[*map(int, source.labels.classes_of(n))] for n in range(len(source))]
+        labels = [[*map(int, source.target.classes_of(n))] for n in range(len(source))]
         found.append([split, source.classes, names, contents, labels])
     return found
 
@@ -117,10 +117,10 @@ def test_holding_out_and_identities_are_those_of_the_folder(tmp_path: Path) -> N
         splits = [open_to_learn(str(place)) for place in (folder, zip_of(folder, method=method))]
         ours, theirs = (each.test for each in splits)
         assert np.array_equal(identities(ours), identities(theirs))
-        assert np.array_equal(ours.indices, theirs.indices)
+        assert np.array_equal(ours.rows, theirs.rows)
 
 
-def _checksums(source: Source, indices: range) -> list[int]:
+def _checksums(source: Images, indices: range) -> list[int]:
     return [zlib.crc32(source.image(index).content()) for index in indices]
 
 

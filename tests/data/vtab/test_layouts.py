@@ -22,7 +22,7 @@ def test_lists_in_the_usual_layout(tmp_path: Path) -> None:
     listed(tmp_path / "svhn")
     splits = open_to_learn(f"vtab:{tmp_path}/svhn")
     assert (len(splits.train), len(splits.test), len(splits.classes)) == (1000, 30, 10)
-    assert splits.train.labels.values[[0, 7, 799, 800, 803]].tolist() == [0, 7, 9, 0, 3]
+    assert splits.train.target.values[[0, 7, 799, 800, 803]].tolist() == [0, 7, 9, 0, 3]
     assert [level(splits.train, number) for number in (0, 1, 801)] == [0, 1, 3]
     search = open_to_learn(f"vtab-search:{tmp_path}/svhn")
     check_each((f"vtab:{tmp_path}/svhn", f"vtab-search:{tmp_path}/svhn"))  # the command line

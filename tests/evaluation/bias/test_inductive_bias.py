@@ -8,10 +8,10 @@ import torch
 
 import vitlab
 from vitlab.data.decode.stored import StoredImage
+from vitlab.data.images import Images
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.memory import Arrays
-from vitlab.data.sources.source import Derived, Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation import compute
 from vitlab.evaluation.compute import Compute
@@ -29,13 +29,17 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Torn(Derived):
-    """A source whose every third image is damaged."""
+class Torn(Arrays):
+    """A store whose every third image is damaged."""
 
     def image(self, index: int) -> StoredImage:
         if index % 3 == 0:
             raise ImageError(f"{self.name(index)} is damaged")
-        return self.whole.image(index)
+        return super().image(index)
+
+
+def torn(whole: Images) -> Images:
+    return replace(whole, store=Torn(whole.store.images))
 
 
 def model_of(classes: int = 10, **choices: int) -> Model:
@@ -50,11 +54,11 @@ def model_of(classes: int = 10, **choices: int) -> Model:
     return model
 
 
-def random_images(count: int, classes: int = 4, seed: int = 0) -> Arrays:
+def random_images(count: int, classes: int = 4, seed: int = 0) -> Images:
     generator = np.random.default_rng(seed)
     pixels = generator.integers(0, 256, (count, 8, 8, 1), np.uint8)
     labels = SingleLabels(generator.integers(0, classes, count))
-    return Arrays(pixels, labels, tuple("abcdefghij"[:classes]))
+    return Images.of(Arrays(pixels), labels, tuple("abcdefghij"[:classes]))
 
 
 def test_as_many_of_each_class_as_there_are() -> None:
@@ -100,24 +104,22 @@ def test_batches_change_nothing_and_the_seed_everything_random() -> None:
 
 def test_damaged_images_are_left_out_and_counted() -> None:
     model, whole = model_of(4), random_images(30)
-    seen = vitlab.inductive_bias(model, Torn(whole), device="cpu")
+    seen = vitlab.inductive_bias(model, torn(whole), device="cpu")
     assert (seen["images"], seen["damaged"]) == (20, 10)
     sound = np.arange(30) % 3 > 0
-    rest = replace(
-        whole, images=whole.images[sound], labels=whole.labels.take(np.flatnonzero(sound))
-    )
+    rest = whole.take(np.flatnonzero(sound))
     without = vitlab.inductive_bias(model, rest, device="cpu")
     assert without | {"damaged": 10} == seen
-    one = replace(whole, images=whole.images[:1], labels=whole.labels.take([0]))
+    one = whole.take([0])
     with pytest.raises(DataError, match="image 0 is damaged"):
-        vitlab.inductive_bias(model, Torn(one), device="cpu")
+        vitlab.inductive_bias(model, torn(one), device="cpu")
 
 
 def test_the_fast_form_gives_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     model, source = model_of(4), random_images(40)
     seen = vitlab.inductive_bias(model, source, device="cpu")
     done = predict(model, source, Compute(CPU, workers=0))
-    accuracy = (done.probabilities.argmax(1) == done.labels.targets()).mean()
+    accuracy = (done.probabilities.argmax(1) == done.labels.batch()).mean()
     assert seen["clean"] == pytest.approx(accuracy)
     monkeypatch.setattr(compute, "PACKING", 0)
     how = {"batch": 16, "generator": np.random.default_rng(0), "compute": Compute(CPU)}
@@ -141,7 +143,7 @@ def test_bf16_is_close() -> None:
     assert kinds == {torch.bfloat16}, "gradients too"
 
 
-def refused(model: Model, source: Source, **options: int) -> str:
+def refused(model: Model, source: Images, **options: int) -> str:
     with pytest.raises((DataError, OptionError)) as caught:
         vitlab.inductive_bias(model, source, device="cpu", **options)
     return str(caught.value)
@@ -152,7 +154,8 @@ def test_what_cannot_be_probed_is_refused_in_one_line() -> None:
     assert "at least 1" in refused(model_of(4), source, images=0)
     assert "4 classes, but the model has 5" in refused(model_of(5), source)
     assert "no classifier" in refused(model_of(0), source)
-    several = replace(source, labels=MultiLabels(np.eye(4, dtype=np.uint8)[np.arange(8) % 4]))
+    table = np.eye(4, dtype=np.uint8)[np.arange(8) % 4]
+    several = source.with_target(MultiLabels.of_table(table), source.classes)
     assert "several labels" in refused(model_of(4), several)
     fast = vitlab.accelerate(model_of(4), device="cpu", precision="fp32", engine="packed")
     assert "gives no gradients" in refused(fast, source)

@@ -112,7 +112,7 @@ def test_of_several_labels_the_test_is_of_the_average_precision() -> None:
     good, bad = (
         answers_of(
             np.clip(weight * table + (1 - weight) * generator.random(table.shape), 0, 1),
-            MultiLabels(table), np.array(0.5),
+            MultiLabels.of_table(table), np.array(0.5),
         )
         for weight in (0.6, 0.1)
     )  # fmt: skip

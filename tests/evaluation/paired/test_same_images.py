@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conftest import photo_folder
+from vitlab.data.images import Images
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.evaluation.answers import SingleAnswers, answers_of
 from vitlab.evaluation.paired_tests import same_images
 from vitlab.evaluation.run_predictions import Examined, image_keys
@@ -93,7 +94,7 @@ def test_classes_that_only_one_run_knows() -> None:
 def test_several_labels_are_not_compared_with_one() -> None:
     generator = np.random.default_rng(0)
     table = (generator.random((40, 4)) < 0.4).astype(np.uint8)
-    made = [answers_of(generator.random((40, 4)), MultiLabels(table), np.full(4, 0.5))
+    made = [answers_of(generator.random((40, 4)), MultiLabels.of_table(table), np.full(4, 0.5))
             for _ in range(2)]  # fmt: skip
     one, two = (replace(examined(1), answers=each, classes=("a", "b", "c", "d")) for each in made)
     two = reordered(two, np.arange(40)[::-1], [3, 1, 0, 2])
@@ -116,7 +117,9 @@ def test_an_image_is_recognized_by_its_content(tmp_path: Path) -> None:
     assert len(set(keys[0].tolist())) == 5
     image = str(tmp_path / "one" / "a" / "000.png")
     missing = str(tmp_path / "gone.png")
-    source = LabeledFiles(Path(), [image, image, missing], SingleLabels.blank(3, 1), ("a",))
+    source = Images.of(
+        ImageFiles(Path(), [image, image, missing]), SingleLabels.blank(3, 1), ("a",)
+    )
     found = image_keys(source, np.arange(3))
     assert found[0] == keys[0][0]
     assert len(set(found.tolist())) == 3  # the second of two equal images is another one

@@ -17,7 +17,7 @@ from vitlab.evaluation.label_errors import LEARNED, find_label_errors, write_sus
 
 CHANCES = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.2, 0.8], [0.6, 0.4]])
 SINGLE = SingleLabels(np.array([0, 0, 0, 1, 1]))
-SEVERAL = MultiLabels(np.eye(2, dtype=np.uint8)[SINGLE.values])
+SEVERAL = MultiLabels.of_table(np.eye(2, dtype=np.uint8)[SINGLE.values])
 
 
 def write(file: Path, labels: Labels) -> dict[str, Any]:

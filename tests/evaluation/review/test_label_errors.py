@@ -89,7 +89,7 @@ def test_several_labels_are_as_many_questions() -> None:
     sure = np.tile([[0.97, 0.02], [0.01, 0.99]], (150, 1))
     table = np.stack([given == 1, np.tile([1, 0], 150), np.tile([0, 1], 150)], 1).astype(np.uint8)
     table[7, 1] = 1  # the model says it is not there
-    found = find_label_errors(np.column_stack([chances[:, 1], sure]), MultiLabels(table))
+    found = find_label_errors(np.column_stack([chances[:, 1], sure]), MultiLabels.of_table(table))
     alone = find_label_errors(chances, SingleLabels(given))
     asked = {s.place: s for s in found.suspects}
     assert asked[7].given != asked[7].better

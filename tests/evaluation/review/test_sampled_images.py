@@ -10,7 +10,6 @@ import vitlab
 from conftest import photo
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
-from vitlab.data.sources.source import Subset
 from vitlab.data.splits import split_opened
 from vitlab.evaluation.answers import sample
 from vitlab.evaluation.compute import Compute
@@ -35,7 +34,7 @@ def test_features_and_probabilities_are_the_models(name: str) -> None:
     more = {"stages": (1, 1, 1, 1)} if name.startswith("BiT") else {}
     model = vitlab.create(name, classes=10, image_size=32, channels=1, **more)  # type: ignore[arg-type]
     model.provenance["temperature"] = 2.0
-    source = Subset(open_to_learn("digits").test, np.arange(100, 108))
+    source = open_to_learn("digits").test.take(np.arange(100, 108))
     chosen = np.array([1, 3, 4, 7])
     steps: list[int] = []
     seen = look_at(model, source, chosen, 16, Compute(CPU), lambda done, _: steps.append(done))

@@ -9,8 +9,8 @@ import torch
 import vitlab
 from conftest import photo
 from vitlab import inspect
+from vitlab.data.images import Images
 from vitlab.data.open import open_images
-from vitlab.data.sources.source import Source
 from vitlab.errors import OptionError
 from vitlab.report.inside import looking
 from vitlab.report.inside.looking import look
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 NAMES = ("cat", "dog", "owl")
 
 
-def opened(files: list[str]) -> Source:
+def opened(files: list[str]) -> Images:
     return open_images(files, "ignored").every()
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.duplicates.signatures import SIDE
-from vitlab.data.labels import Integers
+from vitlab.data.target import Integers
 
 CENTER = 0.8  # share of each side that describes a training image
 # size, largest shift either way, and number of places in each direction

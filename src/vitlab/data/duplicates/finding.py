@@ -16,12 +16,12 @@ from torch import Tensor
 from vitlab.data.duplicates.alignment import FLAT, PROMISING, agreement, glance, richness
 from vitlab.data.duplicates.candidates import Candidates, Cells
 from vitlab.data.duplicates.signatures import Signatures, signatures
-from vitlab.data.labels import Integers
+from vitlab.data.images import Images
 from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given
-from vitlab.data.sources.source import Source
 from vitlab.data.splits import split_opened
+from vitlab.data.target import Integers
 from vitlab.progress import named_if_slow
 
 _ALLOWED = 43.0  # units that a pair may miss, times the shorter side in pixels: 1.34 at 32 pixels
@@ -157,8 +157,8 @@ class Comparison:
         seconds: that it took
     """
 
-    train: Source
-    test: Source
+    train: Images
+    test: Images
     pairs: Pairs
     damaged: list[str]
     seconds: float
@@ -208,7 +208,7 @@ def duplicates(
 
 def sets(
     train: Given, test: Given | None = None, columns: Columns | None = None
-) -> tuple[Source, Source | None]:
+) -> tuple[Images, Images | None]:
     """Return the two sets of images to compare; None for the first one with itself.
 
     Raises:
@@ -223,7 +223,7 @@ def sets(
     return splits.train, splits.test
 
 
-def _side(opened: Opened, split: str) -> Source:
+def _side(opened: Opened, split: str) -> Images:
     """Return one split of data in splits, its training images if it lacks that; else everything."""
     if opened.unsplit is not None:
         return opened.every()
@@ -231,8 +231,8 @@ def _side(opened: Opened, split: str) -> Source:
 
 
 def compare(
-    train: Source,
-    test: Source | None = None,
+    train: Images,
+    test: Images | None = None,
     *,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda images: None,

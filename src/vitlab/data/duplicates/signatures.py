@@ -15,8 +15,9 @@ from PIL import Image
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.stored import Recording
+from vitlab.data.hashes import DIGEST, digest, number_of
+from vitlab.data.images import Images
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.sources.source import DIGEST, Source, digest, number_of
 from vitlab.errors import ImageError
 
 SIDE = 32  # of the brightness thumbnail
@@ -65,7 +66,7 @@ class Signatures:
 
 
 def signatures(
-    source: Source,
+    source: Images,
     *,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda images: None,
@@ -90,7 +91,7 @@ def signatures(
     return found
 
 
-def _signed(source: Source, indices: range) -> Signatures:
+def _signed(source: Images, indices: range) -> Signatures:
     """Decode some images of a source."""
     part = Signatures.blank(len(indices))
     for row, index in enumerate(indices):
@@ -102,7 +103,7 @@ def _signed(source: Source, indices: range) -> Signatures:
 
 
 def thumbnail(
-    source: Source, index: int
+    source: Images, index: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, bytes]:
     """Return one image's brightness (32, 32), colors (2, 8, 8), shorter side and checksum.
 

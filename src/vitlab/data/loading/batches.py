@@ -13,14 +13,13 @@ from torch.utils.data import Dataset
 from vitlab.data.augment.draws import mirrored
 from vitlab.data.decode.crop_box import DRAWS
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.labels import PlacedLabels
+from vitlab.data.images import Images
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.crops import center, copies_of, fitted_image, load_views
 from vitlab.data.loading.order import Groups, batch_samples, draws, own_part
 from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
-from vitlab.data.sources.ahead import read_ahead
-from vitlab.data.sources.source import Source
+from vitlab.data.target import SpatialTarget
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 from vitlab.models.packed import Packed
@@ -47,7 +46,7 @@ class TrainingBatches(Dataset[Batch]):
             them are the batch's images
     """
 
-    source: Source
+    source: Images
     spec: ImageSpec
     augment: Augment
     seed: int
@@ -68,8 +67,8 @@ class TrainingBatches(Dataset[Batch]):
         *ends, count = np.cumsum([view.draws for view in views]).tolist()
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         parts = np.split(randoms, ends, axis=1)
-        labels = self.source.labels
-        placed = labels if isinstance(labels, PlacedLabels) else None
+        labels = self.source.target
+        placed = labels if isinstance(labels, SpatialTarget) else None
         native = (placed is not None and placed.keeps_aspect) or self.spec.fit == "native"
         quick = not self.views and self.augment.area < 1
         boxes = [
@@ -78,7 +77,7 @@ class TrainingBatches(Dataset[Batch]):
         ]
         if not self.views and not quick:
             boxes = [[center(self.spec)] * len(indices)]
-        read_ahead(self.source, indices)
+        self.source.read_ahead(indices)
         shared = quick and placed is None
         copies = copies_of(self.source, indices, self.spec, boxes[0]) if shared else {}
 
@@ -94,7 +93,7 @@ class TrainingBatches(Dataset[Batch]):
                 return pixels, None
             shape = image.shape()[:2]
             box = choices[0](*shape)
-            return pixels, placed.inside(indices[place], self.spec.size, shape, box)
+            return pixels, placed.cropped(indices[place], box, self.spec.size, shape)
 
         specs = [replace(self.spec.images, image_size=view.size) for view in self.views]
         rest = [part[:, DRAWS:] for part in parts]
@@ -116,7 +115,7 @@ class EvaluationBatches(Dataset[Batch]):
         batch: images per batch
     """
 
-    source: Source
+    source: Images
     spec: ImageSpec
     batch: int
 
@@ -126,7 +125,7 @@ class EvaluationBatches(Dataset[Batch]):
     def __getitem__(self, k: int) -> Batch:
         """Return batch k; the last one is shorter."""
         indices = list(range(k * self.batch, min((k + 1) * self.batch, len(self.source))))
-        read_ahead(self.source, indices)
+        self.source.read_ahead(indices)
 
         def load(place: int) -> Loaded:
             return [fitted_image(self.source.image(indices[place]), self.spec)], None
@@ -136,7 +135,7 @@ class EvaluationBatches(Dataset[Batch]):
 
 
 def _stacked(
-    source: Source,
+    source: Images,
     indices: list[int],
     load: Callable[[int], Loaded],
     specs: Sequence[ImageSpec],
@@ -166,9 +165,7 @@ def _stacked(
         if target is not None:
             targets.append(target)
     chosen = np.array(indices, np.int64)[places]
-    labels = torch.from_numpy(
-        np.stack(targets) if targets else source.labels.take(chosen).targets()
-    )
+    labels = torch.from_numpy(np.stack(targets) if targets else source.target.take(chosen).batch())
     first, *others = (
         Batch(
             joined_pixels(images[number :: len(specs)], spec),

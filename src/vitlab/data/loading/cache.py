@@ -1,15 +1,16 @@
 """Small images, decoded once and cached in memory: a CPU that trains has no time to decode them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.stored import PixelImage
-from vitlab.data.sources.ahead import read_ahead
-from vitlab.data.sources.source import Derived, Source
+from vitlab.data.images import Images
+from vitlab.data.stores import Store, read_ahead_in
+from vitlab.data.target import Integers
 from vitlab.errors import ImageError
 
 SIDE = 64  # pixels; larger images are few and are decoded every time
@@ -17,75 +18,94 @@ MOST = 512 * 1024**2  # bytes of pixels
 TOGETHER = 512  # images that are read from another machine
 
 
-@dataclass(frozen=True)
-class CachedImages(Derived):
-    """A source whose images are in memory as uint8 (n, H, W, C), with the names they had.
+@dataclass(frozen=True, eq=False)
+class CachedPixels:
+    """A store whose images are in memory as uint8 (n, H, W, C), with the names they had.
 
     Attributes:
-        images: pixels
-        numbers: where in `images` each image of the source is
+        whole: the store that has them encoded
+        pixels: of some of its images
+        places: where in `pixels` each of its images is, int64 (len(whole),); -1 where it is not
     """
 
-    images: NDArray[np.uint8]
-    numbers: NDArray[np.int64]
+    whole: Store
+    pixels: NDArray[np.uint8]
+    places: Integers
 
     @property
     def in_memory(self) -> bool:
         """Always: no process is needed to decode them."""
         return True
 
-    def image(self, index: int) -> PixelImage:
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def image(self, number: int) -> PixelImage:
         """Return the pixels of one image."""
-        return PixelImage(self.images[self.numbers[index]], self.name(index))
+        return PixelImage(self.pixels[self.places[number]], self.name(number))
+
+    def name(self, number: int) -> str:
+        """As the whole store."""
+        return self.whole.name(number)
 
 
 class PixelCache:
-    """The pixels of a source's images, each decoded when it is first asked for.
+    """The pixels of a store's images, each decoded when it is first asked for.
 
     Args:
-        source: any
+        store: any
         channels: that the model has
+        numbers: of the images that may be asked for; None for all
     """
 
-    def __init__(self, source: Source, channels: int) -> None:
-        self.source = source
+    def __init__(self, store: Store, channels: int, numbers: Integers | None = None) -> None:
+        self.store = store
         self.channels = channels
-        self._images: NDArray[np.uint8] | None = None
-        self._known = np.zeros(len(source), bool)
+        self._count = len(store) if numbers is None else len(numbers)
+        self._pixels: NDArray[np.uint8] | None = None
+        if numbers is None:
+            self._places = np.arange(len(store))
+        else:
+            self._places = np.full(len(store), -1)
+            self._places[numbers] = np.arange(len(numbers))
+        self._is_known = np.zeros(self._count, bool)
 
-    def part(self, source: Source, numbers: NDArray[np.int64]) -> CachedImages | None:
+    def part(self, images: Images) -> Images | None:
         """Return some images in memory; None if they are not all sound, small and of one size.
 
         Args:
-            source: these images, which lends its names and labels
-            numbers: theirs in the source that is decoded
+            images: of the store
         """
-        todo = numbers[~self._known[numbers]].tolist()
+        todo = images.rows[~self._is_known[self._places[images.rows]]].tolist()
         for place, number in enumerate(todo):
             if place % TOGETHER == 1:  # the first one tells whether they are small
-                read_ahead(self.source, todo[place : place + TOGETHER])
+                read_ahead_in(self.store, np.array(todo[place : place + TOGETHER], np.int64))
             if not self._decode(number):
                 return None
-        return None if self._images is None else CachedImages(source, self._images, numbers)
+        if self._pixels is None:
+            return None
+        return replace(images, store=CachedPixels(self.store, self._pixels, self._places))
 
     def _decode(self, number: int) -> bool:
         """Keep the pixels of one image; return whether they can be kept."""
         try:
-            image = self.source.image(number)
+            image = self.store.image(number)
             pixels, _ = image.decode_box(self.channels, whole_box, (math.inf, math.inf))
         except ImageError:
             return False
-        small = max(pixels.shape[:2]) <= SIDE and pixels.nbytes * len(self.source) <= MOST
-        if self._images is None and small:
-            self._images = np.empty((len(self.source), *pixels.shape), np.uint8)
-        if self._images is None or pixels.shape != self._images.shape[1:]:
+        small = max(pixels.shape[:2]) <= SIDE and pixels.nbytes * self._count <= MOST
+        if self._pixels is None and small:
+            self._pixels = np.empty((self._count, *pixels.shape), np.uint8)
+        if self._pixels is None or pixels.shape != self._pixels.shape[1:]:
             return False
-        self._images[number], self._known[number] = pixels, True
+        place = self._places[number]
+        self._pixels[place] = pixels
+        self._is_known[place] = True
         return True
 
 
-def cached(source: Source, channels: int) -> Source:
-    """Return the same images in memory if all have one small size, else the source itself.
+def cached(source: Images, channels: int) -> Images:
+    """Return the same images in memory if all have one small size, else as they are.
 
     What a model sees is the same to the bit, but that training may decode a JPEG at a smaller scale
     where it is not cached.
@@ -96,9 +116,10 @@ def cached(source: Source, channels: int) -> Source:
     """
     if source.in_memory:
         return source
-    return PixelCache(source, channels).part(source, np.arange(len(source))) or source
+    return PixelCache(source.store, channels, source.rows).part(source) or source
 
 
-def shows(source: Source, whole: Source) -> bool:
-    """Return whether a source, cached or not, has the images of one that is not cached."""
-    return (source.whole if isinstance(source, CachedImages) else source) is whole
+def shows(source: Images, whole: Images) -> bool:
+    """Return whether images, cached or not, are those of a table that is not cached."""
+    store = source.store.whole if isinstance(source.store, CachedPixels) else source.store
+    return store is whole.store and np.array_equal(source.rows, whole.rows)

@@ -12,8 +12,8 @@ from vitlab.data.decode.crop import crop_resize, cut_resize
 from vitlab.data.decode.crop_box import resized_box, whole_box
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.data.decode.stored import EncodedImage, StoredImage
+from vitlab.data.images import Images
 from vitlab.data.loading.views import View
-from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 
@@ -123,7 +123,7 @@ def load_views(
 
 
 def copies_of(
-    source: Source, indices: Sequence[int], spec: ImageSpec, choices: Sequence[ChooseBox]
+    source: Images, indices: Sequence[int], spec: ImageSpec, choices: Sequence[ChooseBox]
 ) -> dict[int, Pixels]:
     """Return the random crops of JPEGs that occur several times, each decoded only once.
 

@@ -23,12 +23,11 @@ from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
+from vitlab.data.images import Images
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
 from vitlab.data.loading.handover import Carried, channel
 from vitlab.data.loading.handover import WorkerDiedError as WorkerDiedError
-from vitlab.data.sources.ahead import read_ahead
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, UserError
 from vitlab.machine.cores import cores
 from vitlab.machine.open_files import check_open_files
@@ -121,7 +120,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def in_chunks(
-    source: Source, make: Callable[[Source, range], T], size: int, workers: int | None
+    source: Images, make: Callable[[Images, range], T], size: int, workers: int | None
 ) -> Iterator[T]:
     """Apply `make` to each `size` images of a source, in order, in worker processes.
 
@@ -141,8 +140,8 @@ def in_chunks(
 
 @dataclass(frozen=True)
 class _Chunks(Dataset[T]):
-    source: Source
-    make: Callable[[Source, range], T]
+    source: Images
+    make: Callable[[Images, range], T]
     size: int
 
     def __len__(self) -> int:
@@ -150,7 +149,7 @@ class _Chunks(Dataset[T]):
 
     def __getitem__(self, k: int) -> T:
         indices = range(k * self.size, min((k + 1) * self.size, len(self.source)))
-        read_ahead(self.source, indices)
+        self.source.read_ahead(indices)
         return self.make(self.source, indices)
 
 
@@ -315,7 +314,7 @@ def _same(item: T) -> T:
     return item
 
 
-def choose_workers(source: Source, asked: int | None, sharing: int = 1) -> int:
+def choose_workers(source: Images, asked: int | None, sharing: int = 1) -> int:
     """Return the number of worker processes.
 
     If none is asked for: 0 for pixels in memory, else one per core, at most eight.

@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.cells import ColumnFacts, encode_cells, plain_value, usual_columns
+from vitlab.data.images import Images
 from vitlab.data.label_cells import LABEL_COLUMNS, Label, LabelColumn, read_label_column
-from vitlab.data.labels import Classes, Integers, UnlabeledError, index_labels
+from vitlab.data.labels import UnlabeledError, index_labels
+from vitlab.data.number_targets import NumberTargets
 from vitlab.data.settings import Columns
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.request import NO_LABELS, Found, Part, Request
-from vitlab.data.sources.source import Source, Subset, grouped, numbered
 from vitlab.data.split_cells import SplitColumn, find_split_column
 from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
+from vitlab.data.target import Classes, Integers
 from vitlab.errors import DataError
 from vitlab.options import nearest
 
@@ -70,7 +72,7 @@ def check_known_columns(names: Collection[str], title: object, known: Sequence[s
             raise DataError(f"{title} has no column {name!r}: {nearest(name, names)}")
 
 
-def open_rows(table: CellTable, image_column: str, bare: Source, request: Request) -> Found:
+def open_rows(table: CellTable, image_column: str, bare: Images, request: Request) -> Found:
     """Return the images of a table by their split, with the labels that a column gives them.
 
     Images without a label are parts of their own, with the reason; so are all, if none has one.
@@ -102,7 +104,9 @@ def open_rows(table: CellTable, image_column: str, bare: Source, request: Reques
     if request.labels == "numbers":
         columns = [table.cells(name) for name in known.label_column]
         cells = zip(*(map(plain_value, own) for own in columns), strict=True)
-        whole = _with_groups(numbered(bare, cells, known.label_column), table, known)
+        whole = _with_groups(
+            bare.with_target(NumberTargets.of(cells), known.label_column), table, known
+        )
         return Found(_in_splits(Part(whole, table.split), rows, splits), notes)
     try:
         taken = {image_column, *splits.columns, ""}
@@ -115,8 +119,8 @@ def open_rows(table: CellTable, image_column: str, bare: Source, request: Reques
         part = Part(_with_groups(bare, table, known), table.split, f"{NO_LABELS}{error}")
         return Found(_in_splits(part, rows, splits), notes)
     notes += [*_column_notes(table, image_column, names, bool(known.label_column)), *column.notes]
-    if isinstance(bare, LabeledFiles):
-        notes += _twice_notes(bare.paths, column, table.title)
+    if isinstance(bare.store, ImageFiles):
+        notes += _twice_notes(bare.store.paths, column, table.title)
     labeled = _with_groups(labeled, table, known)
     present = np.flatnonzero(~column.is_missing)
     if len(present) == len(rows):
@@ -124,8 +128,8 @@ def open_rows(table: CellTable, image_column: str, bare: Source, request: Reques
     missing = np.flatnonzero(column.is_missing)
     places = some([table.place(row) for row in missing[:4].tolist()])
     lacks = f"column {some(names)} of {table.title} is empty ({places})"
-    parts = _in_splits(Part(Subset(labeled, present), table.split), present, splits)
-    parts += _in_splits(Part(Subset(bare, missing), table.split, lacks), missing, splits)
+    parts = _in_splits(Part(labeled.take(present), table.split), present, splits)
+    parts += _in_splits(Part(bare.take(missing), table.split, lacks), missing, splits)
     return Found(parts, notes)
 
 
@@ -140,16 +144,16 @@ def _ignored_split_notes(table: CellTable, known: Columns) -> list[str]:
     return [f"column {usual[0]} of {table.title} plays no part: the data comes in splits"]
 
 
-def _with_groups(source: Source, table: CellTable, known: Columns) -> Source:
+def _with_groups(source: Images, table: CellTable, known: Columns) -> Images:
     """Return images with the groups that a column names, if the user names one."""
     if not known.group_column:
         return source
-    return grouped(source, map(plain_value, table.cells(known.group_column)))
+    return source.grouped(map(plain_value, table.cells(known.group_column)))
 
 
 def _label_rows(
-    bare: Source, table: CellTable, names: Sequence[str], column: LabelColumn
-) -> Source:
+    bare: Images, table: CellTable, names: Sequence[str], column: LabelColumn
+) -> Images:
     """Return all rows with their labels; those without one have that of another class."""
     raw = [label for label in column.distinct if label is not None]
     if not raw:
@@ -158,7 +162,7 @@ def _label_rows(
     found, classes = index_labels(raw, table.title, known)
     numbers = np.cumsum([label is not None for label in column.distinct]) - 1
     codes = np.maximum(numbers, 0)[column.codes]
-    return replace(bare, labels=found.take(codes), classes=classes)  # type: ignore[type-var]
+    return bare.with_target(found.take(codes), classes)
 
 
 def _in_splits(part: Part, rows: Integers, splits: SplitColumn) -> list[Part]:
@@ -169,9 +173,7 @@ def _in_splits(part: Part, rows: Integers, splits: SplitColumn) -> list[Part]:
     split = np.array(splits.splits)[rows]
     numbers = {name: np.flatnonzero(split == name) for name in present}
     return [
-        Part(Subset(part.source, own), name, part.lacks)
-        for name, own in numbers.items()
-        if len(own)
+        Part(part.source.take(own), name, part.lacks) for name, own in numbers.items() if len(own)
     ]
 
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitlab.data.class_names import spell_name
-from vitlab.data.labels import Classes
 from vitlab.data.sources.cell_table import MOST_COLUMNS, CellTable, open_rows
 from vitlab.data.sources.file_tree import FileTree
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.request import Found, Part, Request, blank
 from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
+from vitlab.data.target import Classes
 from vitlab.errors import DataError
 from vitlab.units import counted
 

@@ -14,8 +14,9 @@ from typing import Protocol
 
 from vitlab.data.decode.formats import CLIPS, LISTED, READABLE, SUFFIXES
 from vitlab.data.folder_names import is_system_name
-from vitlab.data.labels import Classes, Labels
-from vitlab.data.sources.source import Source
+from vitlab.data.images import Images
+from vitlab.data.labels import Labels
+from vitlab.data.target import Classes
 from vitlab.units import counted
 
 # Endings of what usually lies beside images.
@@ -38,7 +39,7 @@ class Place(Protocol):
     def title(self, path: str) -> str:
         """Return what to call a file or folder in a message, by its path in the tree."""
 
-    def source(self, folder: str, paths: Sequence[str], labels: Labels, classes: Classes) -> Source:
+    def source(self, folder: str, paths: Sequence[str], labels: Labels, classes: Classes) -> Images:
         """Return images, by their paths in a folder of the tree, with their labels."""
 
     def read_text(self, path: str, limit: int) -> str:
@@ -188,7 +189,7 @@ class FileTree:
         chosen.sort(key=lambda name: name.replace("/", "\0"))  # as paths are sorted
         return chosen, others
 
-    def source(self, paths: Sequence[str], labels: Labels, classes: Classes) -> Source:
+    def source(self, paths: Sequence[str], labels: Labels, classes: Classes) -> Images:
         """Return images, by their paths from here, with their labels."""
         return self.place.source(self.path.rstrip("/"), paths, labels, classes)
 

@@ -13,13 +13,15 @@ from vitlab.data.class_names import merge_names
 from vitlab.data.decode.formats import CLIPS, LISTED, READABLE, SUFFIXES, is_image_file
 from vitlab.data.exists import PATTERN, STDIN
 from vitlab.data.folder_names import is_system_name
-from vitlab.data.labels import Classes, Labels, SingleLabels
+from vitlab.data.images import Images
+from vitlab.data.labels import Labels, SingleLabels
 from vitlab.data.sources.file_tree import BESIDE, MOST_LOOKED_INTO, FileTree, list_folder, suffix_of
-from vitlab.data.sources.image_files import LabeledFiles, image_paths, named_files
+from vitlab.data.sources.image_files import ImageFiles, image_paths, named_files
 from vitlab.data.sources.paths import Names, read_text
 from vitlab.data.sources.remote import expand
 from vitlab.data.sources.request import Found, Part, Request
 from vitlab.data.sources.urls import braces, is_url
+from vitlab.data.target import Classes
 from vitlab.errors import DataError
 from vitlab.units import counted
 
@@ -39,11 +41,9 @@ class FolderPlace:
         """Return the path on the disk."""
         return str(self.root / path)
 
-    def source(
-        self, folder: str, paths: Sequence[str], labels: Labels, classes: Classes
-    ) -> LabeledFiles:
+    def source(self, folder: str, paths: Sequence[str], labels: Labels, classes: Classes) -> Images:
         """Return images, by their paths in a folder of the tree, with their labels."""
-        return LabeledFiles(self.root / folder, Names.of(paths), labels, classes)
+        return Images.of(ImageFiles(self.root / folder, Names.of(paths)), labels, classes)
 
     def read_text(self, path: str, limit: int) -> str:
         """Return the text of a file.
@@ -170,4 +170,5 @@ def _by_folder(pattern: str, images: Sequence[str]) -> tuple[Part, list[str]]:
             image_paths(images), lacks=f"{pattern} names images of one folder: no labels"
         ), []
     order = tuple(classes.tolist())
-    return Part(LabeledFiles(Path(), Names.of(images), SingleLabels(labels), order)), notes
+    found = image_paths(images).with_target(SingleLabels(labels), order)
+    return Part(found), notes

@@ -1,4 +1,4 @@
-"""Image files as a source: named one by one, or by their paths below a folder."""
+"""Image files as a store: named one by one, or by their paths below a folder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,20 +7,17 @@ from typing import ClassVar
 
 from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.stored import StoredImage
-from vitlab.data.labels import Labels
+from vitlab.data.images import Images
 from vitlab.data.sources.paths import Names, read_image, some
-from vitlab.data.sources.request import blank
 from vitlab.errors import DataError
 
 
 @dataclass(frozen=True)
-class LabeledFiles:
-    """Image files, each with its label; paths are relative to the root."""
+class ImageFiles:
+    """Image files as a store; paths are relative to the root."""
 
     root: Path
     paths: Sequence[str]
-    labels: Labels
-    classes: tuple[str, ...]
     in_memory: ClassVar[bool] = False
 
     def __len__(self) -> int:
@@ -40,13 +37,13 @@ class LabeledFiles:
         return str(self.root / self.paths[index])
 
 
-def image_paths(paths: Sequence[str], root: Path = Path()) -> LabeledFiles:
-    """Return image files, relative to a root, as a source without labels."""
-    return LabeledFiles(root, Names.of(paths), blank(len(paths)), ())
+def image_paths(paths: Sequence[str], root: Path = Path()) -> Images:
+    """Return image files, relative to a root, without labels."""
+    return Images.of(ImageFiles(root, Names.of(paths)))
 
 
-def named_files(paths: Sequence[str], title: str) -> LabeledFiles:
-    """Return files that are named one by one, as a source without labels.
+def named_files(paths: Sequence[str], title: str) -> Images:
+    """Return files that are named one by one, without labels.
 
     Raises:
         DataError: some of them do not exist.

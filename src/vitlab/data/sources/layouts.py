@@ -18,6 +18,7 @@ import numpy as np
 from vitlab.data.class_names import merge_names
 from vitlab.data.decode.formats import CLIPS, USUAL_SUFFIXES, unread_lines
 from vitlab.data.folder_names import MASK_LAYOUTS
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.class_levels import (
     ClassFolder,
@@ -38,7 +39,6 @@ from vitlab.data.sources.folders import tree_of
 from vitlab.data.sources.paths import some
 from vitlab.data.sources.refusals import explain_no_images, list_hint
 from vitlab.data.sources.request import Found, Part, Request, blank
-from vitlab.data.sources.source import Source
 from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
 from vitlab.errors import DataError
 
@@ -227,7 +227,7 @@ def _find_class_folders(tree: FileTree, level: ClassLevel) -> dict[str, list[Lab
 
 def _label_by_folder(
     tree: FileTree, folders: Sequence[LabeledFolder], *, is_deep: bool = True
-) -> tuple[Source, list[str]]:
+) -> tuple[Images, list[str]]:
     """Return the images of some folders with the classes that these name, and lines.
 
     Args:

@@ -22,18 +22,19 @@ from vitlab.data.cells import plain_value
 from vitlab.data.decode.stored import PixelImage, StoredImage
 from vitlab.data.holdout import SPLIT_SEED, split_off
 from vitlab.data.identities import Numbered
+from vitlab.data.images import Images
 from vitlab.data.label_cells import read_label
-from vitlab.data.labels import Classes, Labels, SingleLabels
+from vitlab.data.labels import SingleLabels, classes_of_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
 from vitlab.data.sources.image_files import named_files
 from vitlab.data.sources.lists import Row, find_images, read_paths
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import Picture, Pictures, as_picture, several, stored
-from vitlab.data.sources.request import NO_LABELS, Found, Part, Request, Splits, blank
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.request import NO_LABELS, Found, Part, Request, Splits
 from vitlab.data.sources.tables import open_dataset
 from vitlab.data.split_words import SPLIT_WORDS
+from vitlab.data.target import Classes
 from vitlab.errors import DataError, ImageError, UserError
 
 DIGITS = "digits"
@@ -45,8 +46,6 @@ class Arrays:
     """Pixels in memory, uint8 (n, rows, columns, channels)."""
 
     images: NDArray[np.uint8]
-    labels: Labels
-    classes: Classes
     title: str = "image"
     in_memory: ClassVar[bool] = True
 
@@ -62,7 +61,7 @@ class Arrays:
         return f"{self.title} {index}"
 
 
-def digits() -> Arrays:
+def digits() -> Images:
     """Return the 1,797 scanned digits that scikit-learn ships, 8x8 gray.
 
     Source: UCI, optical recognition of handwritten digits.
@@ -72,15 +71,18 @@ def digits() -> Arrays:
         gray = stored["images"]
         labels = stored["labels"]
     pixels = np.round(gray * (255 / 16)).astype(np.uint8)[..., None]
-    return Arrays(pixels, SingleLabels(labels.astype(np.int64)), tuple("0123456789"), "digit")
+    return Images.of(
+        Arrays(pixels, "digit"), SingleLabels(labels.astype(np.int64)), tuple("0123456789")
+    )
 
 
-def split_digits(own: Source) -> Splits:
+def split_digits(own: Images) -> Splits:
     """Return the digits with a fifth of each class held out, by a permutation of their numbers."""
     generator = np.random.default_rng(SPLIT_SEED)
     test = list[int]()
-    for label in np.unique(own.labels.values):
-        members = generator.permutation(np.flatnonzero(own.labels.values == label))
+    classes = classes_of_images(own.target)
+    for label in np.unique(classes):
+        members = generator.permutation(np.flatnonzero(classes == label))
         test += members[: min(round(0.2 * len(members)), len(members) - 1)].tolist()
     return split_off(own, np.sort(test), 0.2)
 
@@ -111,17 +113,13 @@ class Items(Numbered):
 
     Attributes:
         items: gives an image, or (image, label), for a number
-        labels: of each
-        classes: that the labels index
     """
 
     items: Any  # a torch.utils.data.Dataset with a length
-    labels: Labels
-    classes: Classes
     in_memory: ClassVar[bool] = False
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.items)
 
     def image(self, index: int) -> StoredImage:
         """Return one image.
@@ -152,8 +150,8 @@ def open_memory(request: Request) -> Found | None:
     given = request.given
     if isinstance(given, str | Path):
         return None
-    if hasattr(given, "image") and hasattr(given, "name"):  # a source
-        return Found([Part(given, lacks="" if given.classes else "the source has no classes")])
+    if isinstance(given, Images):
+        return Found([Part(given, lacks="" if given.classes else "the images have no classes")])
     found, names = pieces(given)
     parts: list[Part] = []
     notes: list[str] = []
@@ -208,7 +206,7 @@ def _opened(data: Any, title: str, request: Request, names: Classes) -> Found:
         return _records(rows, title, request)
     if isinstance(data, IterableDataset) or not (sized and hasattr(data, "__getitem__")):
         raise DataError(f"{title} is of type {type(data).__name__}, without a length: {WANTED}")
-    bare: Source
+    bare: Images
     if _are_arrays(data):
         bare = _arrays(data[0], data[1], title)
         return _label_all(bare, lambda: data[1], title, request, names)
@@ -216,14 +214,14 @@ def _opened(data: Any, title: str, request: Request, names: Classes) -> Found:
         pairs = [_pair(data, number, title) for number in range(len(data))]
         bare = _pictures([image for image, _ in pairs], title)
         return _label_all(bare, lambda: [label for _, label in pairs], title, request, names)
-    bare = Items(data, blank(len(data)), ())
+    bare = Images.of(Items(data))
     if request.labels != "ignored":
         bare.image(0)  # what is wrong with it, such as ToTensor, is so with all
     return _label_all(bare, lambda: _labels(data, title), title, request, names or _names(data))
 
 
 def _label_all(
-    bare: Source,
+    bare: Images,
     read_labels: Callable[[], Any],
     title: str,
     request: Request,
@@ -268,13 +266,13 @@ def _alone(data: Any) -> list[Picture] | None:
     return list(data) if single and not _are_arrays(data) else None
 
 
-def _pictures(pictures: Sequence[Picture], title: str) -> Source:
-    """Return images as a source: of files, if all are paths."""
+def _pictures(pictures: Sequence[Picture], title: str) -> Images:
+    """Return images: of files, if all are paths."""
     paths = [str(each) for each in pictures if isinstance(each, str | Path)]
     files = named_files(paths, title) if paths else None
     if files is not None and len(files) == len(pictures):
         return files
-    return Pictures(pictures, blank(len(pictures)), ())
+    return Images.of(Pictures(pictures))
 
 
 def _rows(data: Any) -> list[Row] | None:
@@ -341,8 +339,8 @@ def _are_arrays(data: object) -> bool:
     return False
 
 
-def _arrays(images: Any, labels: Any, title: str) -> Arrays:
-    """Return an array or a tensor of uint8 images as a source.
+def _arrays(images: Any, labels: Any, title: str) -> Images:
+    """Return an array or a tensor of uint8 images.
 
     Args:
         images: uint8 (n, rows, columns) or (n, rows, columns, channels), of PyTorch (n, channels,
@@ -370,7 +368,7 @@ def _arrays(images: Any, labels: Any, title: str) -> Arrays:
         )
     if len(labels) != len(pixels):
         raise DataError(f"{title} has {len(pixels):,} images, but {len(labels):,} labels")
-    return Arrays(pixels, blank(len(pixels)), ())
+    return Images.of(Arrays(pixels))
 
 
 def _pair(items: Any, number: int, title: str) -> tuple[Any, Any]:

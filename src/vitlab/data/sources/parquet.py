@@ -18,15 +18,16 @@ import numpy as np
 
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Classes, Integers, Labels
+from vitlab.data.images import Images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.lists import open_path_rows
 from vitlab.data.sources.paths import Inside, read_image, reason
 from vitlab.data.sources.remote import KeptParts, expand, stamp
-from vitlab.data.sources.request import Found, Part, Request, blank, by_split, split_file_lines
+from vitlab.data.sources.request import Found, Part, Request, by_split, split_file_lines
 from vitlab.data.sources.urls import is_url
+from vitlab.data.target import Classes, Integers
 from vitlab.errors import DataError, ImageError
 from vitlab.files import check_regular
 from vitlab.packages import check_installed, needed
@@ -192,8 +193,6 @@ class ParquetImages:
     starts: Integers
     files: Integers
     numbers: Integers
-    labels: Labels
-    classes: Classes
     title: str
     inside: Inside
     in_memory: ClassVar[bool] = False
@@ -352,7 +351,7 @@ def _speed_notes(opened: Sequence[Any], column: str, title: str) -> list[str]:
 
 def _images_of(
     opened: Sequence[Any], files: Sequence[str], column: str, title: str, inside: Inside
-) -> ParquetImages:
+) -> Images:
     """Return the images of a column, by the row groups of the files."""
     rows = list[int]()
     owners = list[int]()
@@ -363,16 +362,15 @@ def _images_of(
             owners.append(owner)
             numbers.append(number)
     starts = np.cumsum([0, *rows], dtype=np.int64)
-    return ParquetImages(
+    store = ParquetImages(
         RowGroups(files, column),
         starts,
         np.array(owners, np.int64),
         np.array(numbers, np.int64),
-        blank(int(starts[-1])),
-        (),
         title,
         inside,
     )
+    return Images.of(store)
 
 
 def _open_paths(table: CellTable, root: Path, request: Request) -> Found:

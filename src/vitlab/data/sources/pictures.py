@@ -34,7 +34,6 @@ from vitlab.data.decode.headers import (
 from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import EncodedImage, PixelImage, StoredImage
-from vitlab.data.labels import Labels
 from vitlab.data.sources.paths import read_image
 from vitlab.errors import DataError, ImageError
 
@@ -58,17 +57,13 @@ class Unread(bytes):
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images in memory or in files, as a source.
+    """Images in memory or in files, as a store.
 
     Attributes:
         pictures: each as the user has it
-        labels: of each
-        classes: that the labels index
     """
 
     pictures: Sequence[Picture]
-    labels: Labels
-    classes: tuple[str, ...]
 
     @cached_property
     def in_memory(self) -> bool:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from vitlab.data.labels import Classes, SingleLabels
+from vitlab.data.images import Images
+from vitlab.data.labels import SingleLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import some
-from vitlab.data.sources.source import Source
 from vitlab.data.split_words import SPLIT_WORDS
+from vitlab.data.target import Classes
 
 ALL = "all"
 """The part of data that comes unsplit."""
@@ -35,10 +36,10 @@ class Splits:
         own_validation: whether the validation images were held out of the training images
     """
 
-    train: Source
-    test: Source
-    validation: Source | None = None
-    whole: Source | None = None
+    train: Images
+    test: Images
+    validation: Images | None = None
+    whole: Images | None = None
     notes: list[str] = field(default_factory=list)
     own_validation: bool = False
 
@@ -48,7 +49,7 @@ class Splits:
         return self.train.classes
 
     @property
-    def parts(self) -> dict[str, Source]:
+    def parts(self) -> dict[str, Images]:
         """The splits that there are, by name."""
         named = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: source for name, source in named.items() if source is not None}
@@ -105,7 +106,7 @@ Wanted = Literal["required", "optional", "ignored", "numbers"]
 Or labels are numbers: those of each `label_column`.
 """
 
-Given = str | Path | Sized | Source
+Given = str | Path | Sized | Images
 """DATA by its name, or images in memory, labeled or not.
 
 In memory these are images, paths, (image, label) pairs, a data set of PyTorch that gives either,
@@ -150,7 +151,7 @@ class Part:
         lacks: why there are no labels, for the user who needs some; empty where there are
     """
 
-    source: Source
+    source: Images
     split: str = ""
     lacks: str = ""
 

@@ -1,4 +1,4 @@
-"""Images in tar files, read by place and size: shards, on a disk or over a network, as a source.
+"""Images in tar files, read by place and size: shards, on a disk or over a network, as a store.
 
 An image is read by its number, so that batch k stays a pure function of (seed, k). The index of a
 shard is made in `tar_shards.py`.
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Integers, Labels
+from vitlab.data.hashes import digests
 from vitlab.data.sources.paths import Names, reason
 from vitlab.data.sources.remote import KeptParts, read_parts
-from vitlab.data.sources.source import digests
 from vitlab.data.sources.urls import is_url
+from vitlab.data.target import Integers
 from vitlab.errors import ImageError
 
 AHEAD = 2**27  # bytes of images that are read before they are asked for
@@ -45,8 +45,6 @@ class Shards:
     offsets: Integers
     sizes: Integers
     keys: Names
-    labels: Labels
-    classes: tuple[str, ...]
     kept: KeptParts | None = None
     in_memory: ClassVar[bool] = False
     _ahead: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.exists import is_hub_data
-from vitlab.data.labels import Classes, Labels
+from vitlab.data.images import Images
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
 from vitlab.data.sources.hub_data import load_from_hub, unheard_datasets
 from vitlab.data.sources.lists import open_path_rows
 from vitlab.data.sources.parquet import image_column, image_in_cell
 from vitlab.data.sources.paths import Inside
-from vitlab.data.sources.request import Found, Part, Request, blank
+from vitlab.data.sources.request import Found, Part, Request
 from vitlab.errors import DataError
 from vitlab.hub import of_disk
 from vitlab.packages import needed
@@ -27,12 +27,10 @@ TEXT = ("string", "large_string", "string_view")  # pandas 3 has the second
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a Hugging Face data set, memory-mapped: an image column and a label column."""
+    """The image column of a Hugging Face data set, memory-mapped, as a store."""
 
     rows: Any  # datasets.Dataset in Arrow format
     column: str
-    labels: Labels
-    classes: Classes
     title: str
     inside: Inside  # where files are that cells may name
     in_memory: ClassVar[bool] = False
@@ -95,7 +93,7 @@ def open_dataset(rows: Any, title: str, inside: Inside, request: Request, split:
             lambda: rows.cast_column(column, datasets.Image(decode=False)).with_format("arrow"),
             f"{title}: column {column!r} contains no images",
         )
-        bare = Table(encoded, column, blank(len(rows)), (), title, inside)
+        bare = Images.of(Table(encoded, column, title, inside))
         return open_rows(table, column, bare, request)
     texts = [key for key, kind in kinds.items() if getattr(kind, "dtype", "") in TEXT]
     if not texts:

@@ -6,12 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from vitlab.data.labels import Classes, Labels
+from vitlab.data.images import Images
+from vitlab.data.labels import Labels
 from vitlab.data.sources.class_levels import is_part, is_when_or_where
 from vitlab.data.sources.file_tree import FileTree, Listing, add_folder
 from vitlab.data.sources.layouts import open_tree
 from vitlab.data.sources.request import Found, Request
-from vitlab.data.sources.source import Relabeled, Source, Subset
+from vitlab.data.target import Classes
 from vitlab.errors import DataError
 
 
@@ -26,7 +27,7 @@ class MemberPlace:
     """
 
     name: str
-    whole: Source
+    whole: Images
     rows: dict[str, int]
     is_archive: ClassVar[bool] = True
 
@@ -34,11 +35,11 @@ class MemberPlace:
         """Return the data and the path in it."""
         return f"{self.name}/{path}" if path else self.name
 
-    def source(self, folder: str, paths: Sequence[str], labels: Labels, classes: Classes) -> Source:
+    def source(self, folder: str, paths: Sequence[str], labels: Labels, classes: Classes) -> Images:
         """Return images, by their paths in a folder of the tree, with their labels."""
         own = [self.rows[f"{folder}/{path}" if folder else path] for path in paths]
-        images = Subset(self.whole, np.array(own, np.int64))
-        return Relabeled(images, labels, classes) if classes else images
+        images = self.whole.take(np.array(own, np.int64))
+        return images.with_target(labels, classes) if classes else images
 
     def read_text(self, path: str, limit: int) -> str:
         """Refuse: only images are listed."""
@@ -49,7 +50,7 @@ class MemberPlace:
         return path in self.rows
 
 
-def open_by_folder(keys: Sequence[str], bare: Source, request: Request, split: str) -> Found | None:
+def open_by_folder(keys: Sequence[str], bare: Images, request: Request, split: str) -> Found | None:
     """Return images with the folders that they are in as their labels; None where none are classes.
 
     Args:

@@ -37,7 +37,7 @@ from vitlab.data.decode.formats import (
 )
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.folder_names import is_system_name
-from vitlab.data.labels import Integers
+from vitlab.data.images import Images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, open_rows
 from vitlab.data.sources.file_tree import ARCHIVES, BESIDE, MOST_LOOKED_INTO
@@ -49,13 +49,13 @@ from vitlab.data.sources.request import (
     Found,
     Part,
     Request,
-    blank,
     by_split,
     split_file_lines,
 )
 from vitlab.data.sources.shards import Shards
 from vitlab.data.sources.tar_folders import open_by_folder
 from vitlab.data.sources.urls import is_url
+from vitlab.data.target import Integers
 from vitlab.errors import DataError, RefusedError, UserError
 from vitlab.files import check_regular, read_bytes, write_text
 from vitlab.places import cache_folder
@@ -96,8 +96,8 @@ def _open_by_folder(parts: Sequence[Part], request: Request) -> Found | None:
     for part in parts if request.labels in ("required", "optional") else ():
         source = part.source
         by_folder = None
-        if part.lacks and isinstance(source, Shards):
-            by_folder = open_by_folder(source.keys, source, request, part.split)
+        if part.lacks and isinstance(source.store, Shards):
+            by_folder = open_by_folder(source.store.keys, source, request, part.split)
         if by_folder is None:
             return None
         found += by_folder.parts
@@ -117,7 +117,7 @@ class IndexedShards:
         by_content: images whose endings are in no table
     """
 
-    images: Shards
+    images: Images
     cells: list[Any]
     lacks: str
     others: Counter[str]
@@ -183,12 +183,10 @@ def _index(places: Sequence[str], kept: KeptParts | None) -> IndexedShards:
         np.concatenate([shard.offsets for shard in shards]),
         np.concatenate([shard.sizes for shard in shards]),
         Names.joined([shard.keys for shard in shards]),
-        blank(sum(count)),
-        (),
         kept,
     )
     return IndexedShards(
-        images,
+        Images.of(images),
         list(chain.from_iterable(shard.labels for shard in shards)),
         next(filter(None, (shard.unlabeled for shard in shards)), ""),
         sum((shard.others for shard in shards), Counter[str]()),

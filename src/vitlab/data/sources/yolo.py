@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.data.class_names import spell_name
-from vitlab.data.labels import Classes
 from vitlab.data.sources.file_tree import FileTree, suffix_of
 from vitlab.data.sources.folders import tree_of
 from vitlab.data.sources.paths import read_text, some
 from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
+from vitlab.data.target import Classes
 from vitlab.errors import DataError
 
 IMAGES = "images"

@@ -25,13 +25,15 @@ from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.media import stored_file
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.folder_names import is_system_name
-from vitlab.data.labels import Classes, Integers, Labels
+from vitlab.data.images import Images
+from vitlab.data.labels import Labels
 from vitlab.data.sources.file_tree import FileTree, Listing, add_folder, look_into
 from vitlab.data.sources.layouts import open_tree
 from vitlab.data.sources.lists import METADATA
 from vitlab.data.sources.paths import Names, decode_text, reason, some
 from vitlab.data.sources.request import Found, Request
 from vitlab.data.sources.urls import is_url
+from vitlab.data.target import Classes, Integers
 from vitlab.errors import DataError, ImageError
 from vitlab.files import check_regular
 from vitlab.units import counted
@@ -191,7 +193,7 @@ class MemberTable:
 
 @dataclass(frozen=True, eq=False)
 class ZipImages:
-    """Images in a zip, each with its label.
+    """Images in a zip, as a store.
 
     Attributes:
         file: the zip
@@ -202,8 +204,6 @@ class ZipImages:
     file: str
     paths: Names
     members: MemberTable
-    labels: Labels
-    classes: Classes
     in_memory: ClassVar[bool] = False
 
     def __len__(self) -> int:
@@ -246,13 +246,12 @@ class ZipPlace:
         """Return the zip and the path in it."""
         return f"{self.file}/{path}" if path else self.file
 
-    def source(
-        self, folder: str, paths: Sequence[str], labels: Labels, classes: Classes
-    ) -> ZipImages:
+    def source(self, folder: str, paths: Sequence[str], labels: Labels, classes: Classes) -> Images:
         """Return images, by their paths in a folder of the tree, with their labels."""
         whole = [f"{folder}/{path}" if folder else path for path in paths]
         rows = np.array([self.rows[path] for path in whole], np.int64)
-        return ZipImages(self.file, Names.of(whole), self.members.take(rows), labels, classes)
+        store = ZipImages(self.file, Names.of(whole), self.members.take(rows))
+        return Images.of(store, labels, classes)
 
     def read_text(self, path: str, limit: int) -> str:
         """Return the text of a file.

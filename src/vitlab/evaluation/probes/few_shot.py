@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Float32s, Floats, Integers
 from vitlab.evaluation.probes.blocks import Blocks
@@ -35,7 +35,7 @@ def fewshot(
     class and -1 for the others, and the prediction is the class of the largest output. Everything
     is computed in float64.
 
-    Source: big_vision's evaluators/fewshot_lsr.py, with its l2 of 2^10; ViT paper, section 4.1.
+    Images: big_vision's evaluators/fewshot_lsr.py, with its l2 of 2^10; ViT paper, section 4.1.
 
     Args:
         x_train: features, (n, d)
@@ -112,18 +112,18 @@ def smallest(labels: Integers, classes: Sequence[str]) -> tuple[int, str]:
     return have, f"class {classes[int(counts.argmin())]!r} has {counted(have, 'training image')}"
 
 
-def classes_of(source: Source, data: str) -> Integers:
+def classes_of(source: Images, data: str) -> Integers:
     """Return the class of each image, (n,).
 
     Raises:
         DataError: they have several labels each.
     """
-    if not isinstance(source.labels, SingleLabels):
+    if not isinstance(source.target, SingleLabels):
         raise DataError(
             f"{data} has several labels per image: a probe needs one class per image; vitlab "
             "finetune --tune head learns several"
         )
-    return source.labels.values
+    return source.target.values
 
 
 def _features(name: str, given: ArrayLike) -> Floats:
@@ -162,7 +162,7 @@ def nearest_neighbors(
     A neighbor's vote is exp(similarity / temperature). The features are not standardized. Where
     there are fewer than k training images, all of them vote.
 
-    Source: eval_knn.py of DINO (Caron et al., 2021), with its temperature; dinov2/eval/knn.py, with
+    Images: eval_knn.py of DINO (Caron et al., 2021), with its temperature; dinov2/eval/knn.py, with
     its numbers of neighbors.
 
     Args:

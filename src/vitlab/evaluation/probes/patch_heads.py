@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from vitlab.data.labels import IGNORED, SingleLabels
-from vitlab.data.masks import MaskedImages
+from vitlab.data.images import Images
+from vitlab.data.labels import SingleLabels
+from vitlab.data.target import IGNORED
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Float32s, Integers, check_numbers
 from vitlab.evaluation.compute import Compute, borrowed
@@ -181,7 +182,7 @@ def drawn(found: Mapped, generator: np.random.Generator) -> tuple[Integers, Inte
 
 def collected(
     model: Model,
-    source: MaskedImages,
+    source: Images,
     layers: tuple[int, ...],
     scale: float,
     compute: Compute,

@@ -8,10 +8,10 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
+from vitlab.data.images import Images
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.cache import cached
 from vitlab.data.sources.request import Given, title_of
-from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
@@ -70,7 +70,7 @@ Found = tuple[dict[str, Any], list[str]]
 def few_shots(learn: Side, test: Side, how: Probing) -> Found:
     """Fit least squares in closed form to few images of each class, drawn several times.
 
-    Source: big_vision's evaluators/fewshot_lsr.py (`fewshot`, `sample_shots`).
+    Images: big_vision's evaluators/fewshot_lsr.py (`fewshot`, `sample_shots`).
     """
     have, reason = smallest(learn.y, learn.classes)
     asked = sorted({*how.shots})
@@ -96,7 +96,7 @@ def few_shots(learn: Side, test: Side, how: Probing) -> Found:
 def nearest(learn: Side, test: Side, how: Probing) -> Found:
     """Let the k training images of highest cosine similarity vote, for each k that there are.
 
-    Source: dinov2/eval/knn.py (`nearest_neighbors`).
+    Images: dinov2/eval/knn.py (`nearest_neighbors`).
     """
     count = len(learn.y)
     fit = [k for k in NEIGHBORS if k <= count] or [count]
@@ -117,7 +117,7 @@ def class_means(learn: Side, test: Side, how: Probing) -> Found:
 def logistic(learn: Side, test: Side, how: Probing) -> Found:
     """Fit a logistic regression to features as they are, C the best of 45 on a tenth of the images.
 
-    Source: dinov2/eval/log_regression.py (Oquab et al., 2023): the tenth is drawn with seed 0, C is
+    Images: dinov2/eval/log_regression.py (Oquab et al., 2023): the tenth is drawn with seed 0, C is
     from 1e-6 to 1e5 and multiplies the sum of the losses, and the last fit is to all images.
     """
     name = "logistic regression, DINOv2"
@@ -244,9 +244,9 @@ class Probe:
     """
 
     title: str
-    learn: Source
+    learn: Images
     draws: tuple[Integers, ...]
-    test: Source
+    test: Images
     by: By = "fewshot"
 
     @property
@@ -279,7 +279,7 @@ class Probe:
             say(f"probe on {data}: {note}")
         if by == "knn":
             learn, test = (
-                cached(Subset(part, sample(len(part), MOST, 0)), channels)
+                cached(part.take(sample(len(part), MOST, 0)), channels)
                 for part in (splits.train, asked.source)
             )
             return cls(data, learn, (), test, by)
@@ -287,7 +287,7 @@ class Probe:
         every = np.unique(np.concatenate(drawn))
         return cls(
             data,
-            cached(Subset(splits.train, every), channels),
+            cached(splits.train.take(every), channels),
             tuple(np.searchsorted(every, own) for own in drawn),
             cached(asked.source, channels),
             by,

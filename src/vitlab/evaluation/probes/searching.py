@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from vitlab.data.holdout import chances
-from vitlab.data.labels import Numbers, SingleLabels
-from vitlab.data.sources.source import Source, Subset, groups_known
+from vitlab.data.images import Images
+from vitlab.data.labels import SingleLabels
+from vitlab.data.number_targets import Numbers
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Float32s, Integers, check_numbers
 from vitlab.evaluation.features import ImageFeatures
@@ -126,7 +127,7 @@ def _can_be_cut(config: ViTConfig) -> bool:
     return usual and config.attention != "axial" and config.fit != "native"
 
 
-def folds_of(source: Source, rows: Integers, y: Integers, count: int) -> Integers:
+def folds_of(source: Images, rows: Integers, y: Integers, count: int) -> Integers:
     """Deal images out to folds, the same share of each class in all; groups stay together.
 
     Args:
@@ -142,8 +143,8 @@ def folds_of(source: Source, rows: Integers, y: Integers, count: int) -> Integer
         DataError: all are of one group, or there is only one.
     """
     count = min(count, len(rows))
-    if groups_known(source):
-        dealt = (chances(Subset(source, rows), "folds") * count).astype(np.int64)
+    if source.group is not None:
+        dealt = (chances(source.take(rows), "folds") * count).astype(np.int64)
     else:
         dealt = SingleLabels(y).parts(count, np.random.default_rng(0))
     if len(np.unique(dealt)) < 2:
@@ -155,7 +156,7 @@ def folds_of(source: Source, rows: Integers, y: Integers, count: int) -> Integer
 
 
 def fit_head(
-    source: Source,
+    source: Images,
     learn: ImageFeatures,
     choices: Sequence[FeatureChoice],
     kinds: Sequence[By],
@@ -280,7 +281,7 @@ class FoundRidge(NamedTuple):
 
 
 def find_ridge(
-    source: Source, learn: ImageFeatures, choices: Sequence[FeatureChoice], folds: int
+    source: Images, learn: ImageFeatures, choices: Sequence[FeatureChoice], folds: int
 ) -> FoundRidge:
     """Find features and penalty by the squared error of images left out; fit to all images.
 
@@ -297,7 +298,7 @@ def find_ridge(
         DataError: too few images for two folds, or a feature that is no number.
     """
     check_numbers(learn.values, "images a feature")
-    y = source.labels.take(learn.indices).targets().astype(np.float64)
+    y = source.target.take(learn.indices).batch().astype(np.float64)
     dealt = folds_of(source, learn.indices, np.zeros(len(y), np.int64), folds)
 
     def strongest(z: Blocks) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 """Classes of masks: their names, the numbers that masks have for them, and the number to ignore."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +24,3 @@ class MaskClasses:
     classes: tuple[str, ...] = ()
     values: tuple[int, ...] = ()
     ignored: Ignored = 255
-
-
-@runtime_checkable
-class HasMasks(Protocol):
-    """Images of which each has a mask: `data.masks.MaskedImages`."""
-
-    def truth(self, index: int, size: tuple[int, int]) -> Truth:
-        """Return the class of each pixel of an image of so many rows and columns."""

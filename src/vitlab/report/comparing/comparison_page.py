@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from vitlab.data.sources.source import Source
+from vitlab.data.images import Images
 from vitlab.errors import UserError
 from vitlab.evaluation.answers import Answers, SingleAnswers
 from vitlab.evaluation.metrics import MAIN, METRICS, Metric
@@ -407,7 +407,7 @@ def disagreements(compared: Compared) -> list[Block]:
     return [*blocks, Prose(text, note=True)]
 
 
-def _pictured(compared: Compared) -> tuple[Source | None, int, str]:
+def _pictured(compared: Compared) -> tuple[Images | None, int, str]:
     """Return the test images of the first run whose data is at hand, and the place of that run."""
     assert compared.same is not None
     reason = ""
@@ -419,7 +419,7 @@ def _pictured(compared: Compared) -> tuple[Source | None, int, str]:
     return None, 0, reason
 
 
-def _thumbnail(same: SameImages, source: Source, of: int, place: int, folder: str) -> Thumbnail:
+def _thumbnail(same: SameImages, source: Images, of: int, place: int, folder: str) -> Thumbnail:
     """Return an image with what each run says of it."""
     index, rows = int(same.indices[of][place]), []
     for run, answers in zip(same.runs, same.answers, strict=True):

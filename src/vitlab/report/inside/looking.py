@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vitlab import inspect
 from vitlab.data.augment.normalize import normalize
+from vitlab.data.images import Images
 from vitlab.data.loading.crops import fitted_image
-from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.compute import borrowed
 from vitlab.inspect.evidence import Gradients
@@ -120,7 +120,7 @@ class Looked:
 
 def look(
     model: Model,
-    source: Source,
+    source: Images,
     device: torch.device,
     *,
     watch: str = "",

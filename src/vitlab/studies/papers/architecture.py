@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.source import Subset
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.few_shot import fewshot, sample_shots
@@ -108,13 +107,13 @@ def few_shot(trained: Trained) -> dict[str, float]:
     draws of the images. They are of the downstream data, if there are any; otherwise of the data
     that the model learned from, all of whose training images may be drawn.
 
-    Source: ViT paper, section 4.1, where it is ImageNet's; big_vision's evaluators/fewshot_lsr.py.
+    Images: ViT paper, section 4.1, where it is ImageNet's; big_vision's evaluators/fewshot_lsr.py.
 
     Returns:
         `few_shot`; nothing where images have several labels, or a class fewer than 5 images.
     """
     splits = trained.downstream or trained.splits
-    train, test = splits.train.labels, splits.test.labels
+    train, test = splits.train.target, splits.test.target
     if not isinstance(train, SingleLabels) or not isinstance(test, SingleLabels):
         return {}
     if np.bincount(train.values, minlength=len(splits.classes)).min() < SHOTS:
@@ -126,7 +125,7 @@ def few_shot(trained: Trained) -> dict[str, float]:
     compute = Compute(trained.device, engine="plain", workers=0)
     seen, asked = (
         features_in_memory(trained.model, source, compute)
-        for source in (Subset(splits.train, wanted), splits.test)
+        for source in (splits.train.take(wanted), splits.test)
     )
     numbers, found = wanted[seen.indices], []
     for each in drawn:

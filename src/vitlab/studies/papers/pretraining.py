@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.source import Subset
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import sample
 from vitlab.evaluation.compute import Compute
@@ -206,11 +205,11 @@ def frozen(trained: Trained) -> dict[str, float]:
     splits, sides = trained.downstream or trained.splits, list[Side]()
     compute = Compute(trained.device, engine="plain", workers=0)
     for split in (splits.train, splits.test):
-        source = Subset(split, sample(len(split), MOST, 0))
-        if not isinstance(source.labels, SingleLabels):
+        source = split.take(sample(len(split), MOST, 0))
+        if not isinstance(source.target, SingleLabels):
             return {}
         seen = features_in_memory(trained.model, source, compute)
-        labels = source.labels.values[seen.indices]
+        labels = source.target.values[seen.indices]
         sides.append(Side(seen.values, labels, source.classes, seen.bad, compute.where))
     learn, test = sides
     voted = nearest_neighbors(learn.x, learn.y, test.x, (NEIGHBORS,), device=compute.where)

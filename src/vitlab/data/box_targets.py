@@ -1,4 +1,4 @@
-"""Labels of objects: a class and a box each, which follow crops and mirrors.
+"""Boxes: the objects of images, a class and a box each, which follow crops and mirrors.
 
 A box is left, top, right, bottom in shares of the image's sides, so that it stays as it is where
 the whole image is resized.
@@ -6,6 +6,7 @@ the whole image is resized.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.decode.pixels import Box
-from vitlab.data.labels import Indices, Integers, PlacedLabels
+from vitlab.data.labels import MultiLabels
+from vitlab.data.target import Indices, Integers, SpatialTarget
 from vitlab.errors import DataError
 
 MOST_PLACES = 50_000_000  # images times the most objects in one of them: 1 GB of boxes
@@ -24,22 +26,54 @@ Boxes = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
-class BoxLabels(PlacedLabels):
-    """The objects of images: a class and a box each. As labels they are the classes there are.
+class BoxTargets(SpatialTarget):
+    """The objects of images: a class and a box each.
 
     Attributes:
         boxes: of each image
+        count: how many classes there are
     """
 
     boxes: Boxes
+    count: int
     again: ClassVar[str] = "with other boxes"
     keeps_aspect: ClassVar[bool] = True
 
+    def __len__(self) -> int:
+        return len(self.boxes)
+
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
-        """Return the labels of the images of several parts, one after the other."""
+        """Return the objects of the images of several parts, one after the other."""
         every = [own[own[:, 0] >= 0] for part in parts for own in part.boxes]
-        return cls.of(every, parts[0].values.shape[1])
+        return cls.of(every, parts[0].count)
+
+    def reindexed(self, moved: Integers, count: int) -> Self:
+        """Return the objects under other classes."""
+        boxes = self.boxes.copy()
+        classes = self.boxes[..., 0].astype(np.int64)
+        boxes[..., 0] = np.where(classes < 0, -1, moved[classes])
+        return type(self)(boxes, count)
+
+    @cached_property
+    def labels(self) -> MultiLabels:
+        """The classes that the objects of each image have."""
+        image, place = np.nonzero(self.boxes[..., 0] >= 0)
+        table = np.zeros((len(self), self.count), np.uint8)
+        table[image, self.boxes[image, place, 0].astype(np.int64)] = 1
+        return MultiLabels.of_table(table)
+
+    def classes_of(self, row: int) -> tuple[int, ...]:
+        """Return the classes that an image's objects have."""
+        return self.labels.classes_of(row)
+
+    def counts(self, classes: int) -> list[int]:
+        """Count the images that have an object of each class."""
+        return self.labels.counts(classes)
+
+    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
+        """Put the images into a random order that begins with an object of each class."""
+        return self.labels.nested(generator)
 
     def are_equal(self, one: int, other: int) -> bool:
         """Return whether two images have the same objects, in whatever order."""
@@ -48,22 +82,20 @@ class BoxLabels(PlacedLabels):
 
     @classmethod
     def of(cls, objects: Sequence[Any], classes: int) -> Self:
-        """Return the labels of images from the rows of `Boxes` of each."""
+        """Return the objects of images from the rows of `Boxes` of each."""
         most = max((len(own) for own in objects), default=0)
         boxes = np.zeros((len(objects), max(most, 1), 5), np.float32)
         boxes[..., 0] = -1
-        values = np.zeros((len(objects), classes), np.uint8)
         for number, own in enumerate(objects):
             if len(own):
                 boxes[number, : len(own)] = own
-                values[number, boxes[number, : len(own), 0].astype(np.int64)] = 1
-        return cls(values, boxes)
+        return cls(boxes, classes)
 
     @classmethod
     def from_objects(
         cls, images: int, image: Integers, rows: NDArray[np.float64], classes: int
     ) -> Self:
-        """Return the labels of images from the objects of all, in any order.
+        """Return the objects of images from those of all, in any order.
 
         Args:
             images: how many there are
@@ -88,33 +120,30 @@ class BoxLabels(PlacedLabels):
         boxes = np.zeros((images, most, 5), np.float32)
         boxes[..., 0] = -1
         boxes[image, np.arange(len(image)) - starts[image]] = rows
-        values = np.zeros((images, classes), np.uint8)
-        values[image, rows[:, 0].astype(np.int64)] = 1
-        return cls(values, boxes)
+        return cls(boxes, classes)
 
-    def take(self, indices: Indices) -> Self:
-        """Return the labels of some of the images."""
-        chosen = np.asarray(indices, np.int64)
-        return type(self)(self.values[chosen], self.boxes[chosen])
+    def take(self, places: Indices) -> Self:
+        """Return the objects of some of the images."""
+        return type(self)(self.boxes[np.asarray(places, np.int64)], self.count)
 
-    def targets(self) -> Boxes:
-        """Return the targets of a batch, float32 (n, most, 5)."""
+    def batch(self) -> Boxes:
+        """Return the objects, float32 (n, most, 5)."""
         return self.boxes
 
     def content(self) -> bytes:
         """Return what a fingerprint has of them."""
-        return super().content() + self.boxes.tobytes()
+        return self.labels.content() + self.boxes.tobytes()
 
-    def inside(self, index: int, size: tuple[int, int], shape: tuple[int, int], box: Box) -> Boxes:
+    def cropped(self, row: int, box: Box, size: tuple[int, int], shape: tuple[int, int]) -> Boxes:
         """Return the objects within a box, (most, 5), those that are not there at the end.
 
         Boxes end where the crop does; objects whose center is outside are left out (SSD: Liu et
         al., 2016, section 2.2), where DETR keeps every sliver.
         """
         low, high = np.reshape(np.divide(box, (*shape[::-1], *shape[::-1])), (2, 2))
-        edges = (self.boxes[index, :, 1:].astype(np.float64).reshape(-1, 2, 2) - low) / (high - low)
+        edges = (self.boxes[row, :, 1:].astype(np.float64).reshape(-1, 2, 2) - low) / (high - low)
         centers = edges.mean(1)
-        names = np.where(((centers >= 0) & (centers < 1)).all(-1), self.boxes[index, :, 0], -1)
+        names = np.where(((centers >= 0) & (centers < 1)).all(-1), self.boxes[row, :, 0], -1)
         found = np.concatenate([names[:, None], edges.clip(0, 1).reshape(-1, 4)], -1)
         return found[np.argsort(names < 0, kind="stable")].astype(np.float32)
 

@@ -19,7 +19,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import vitlab
 from vitlab.data.open import open_images
-from vitlab.data.splits import split_opened
+from vitlab.data.open_splits import split_opened
 from vitlab.evaluation.answers import sample
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import embedding_map, look_at

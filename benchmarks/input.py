@@ -36,9 +36,9 @@ from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.decode.jpeg import Frame, frame_of
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
 from vitlab.data.sources.image_files import ImageFiles
 from vitlab.models.config import ViTConfig

@@ -40,7 +40,7 @@ import numpy as np
 
 import vitlab
 from vitlab.data.images import Images
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.recipes.recipe import Host
 
 SEEDS = (0, 1, 2)

@@ -22,7 +22,7 @@ from PIL import Image
 import vitlab
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.evaluation.label_errors import find_label_errors
 
 

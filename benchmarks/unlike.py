@@ -39,7 +39,7 @@ from torch import Tensor
 import vitlab
 from vitlab.data.boxes import scenes
 from vitlab.data.images import Images
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import infer
 from vitlab.evaluation.probes.few_shot import classes_of

@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 import vitlab
 from conftest import photo, photo_folder
 from steady import PATIENCE
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import ImageError
 
 CASES = int(os.environ.get("VITLAB_CAMPAIGN", "200"))

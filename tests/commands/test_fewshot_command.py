@@ -9,7 +9,7 @@ import torch
 
 import vitlab
 from conftest import call, photo_folder
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.feature_cache import default_cache

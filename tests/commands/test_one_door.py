@@ -10,8 +10,8 @@ import pytest
 
 import vitlab
 from conftest import call, photo, photo_folder
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.explore.dataset_map import _looked_at
 
 CLASSES = ("a", "b")
@@ -145,12 +145,12 @@ def test_every_command_opens_the_same_images(
         case 2:
             several = images if "splits" in kind else 2 * images
             assert figures("duplicates", data, data, "--workers", "0") == several
-    assert len(open_images(data, "ignored").every()) == images  # inspect
+    assert len(open_images(data, "none").every()) == images  # inspect
     assert len(vitlab.classify(model, data)) == images
     looked = _looked_at(model, data)  # explore --data
     assert len(looked.source) == {"splits": 2}.get(kind, images)
     if images > 1:
-        opened = open_to_learn(data, unlabeled=True)  # pretrain
+        opened = open_to_learn(data, "optional")  # pretrain
         assert len(opened.train) + len(opened.test) == images
     if labeled:
         found = vitlab.evaluate(model, data, device="cpu", workers=0)
@@ -166,7 +166,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     beside = open_images(str(tmp_path), "optional")
     assert (len(beside.loose or ()), beside.parts["all"].classes) == (2, ("a",))
     (tmp_path / "notes.txt").write_text("x")
-    assert "skipped 1 files" in open_images(f"{tmp_path}/*", "ignored").notes[0]
+    assert "skipped 1 files" in open_images(f"{tmp_path}/*", "none").notes[0]
 
 
 def test_several_names_in_one_call(

@@ -147,7 +147,7 @@ def test_names_of_classes_are_refused_in_every_kind_of_data(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_masks_are_refused(name: str, tmp_path: Path) -> None:
-    from vitlab.data.masks import open_masks
+    from places_opened import open_masks
 
     with pytest.raises(DataError, match=REFUSED):
         open_masks(coco(tmp_path / "polygons", name, masks=True))

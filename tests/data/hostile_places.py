@@ -296,8 +296,8 @@ def a_mask_outside(root: Path, large: bool) -> None:
 
 def opened(kind: str, root: Path) -> int:
     """Open a set, and use its first images; return how many are left."""
-    from vitlab.data.boxes import boxes_of, open_boxes
-    from vitlab.data.masks import open_masks
+    from places_opened import open_boxes, open_masks
+    from vitlab.data.boxes import boxes_of
     from vitlab.data.settings import Data
     from vitlab.errors import ImageError
 

@@ -19,8 +19,8 @@ from vitlab.data.holdout import chances, copies_together, fold_of, hold_out, mov
 from vitlab.data.identities import identities
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Columns
 from vitlab.data.sources.memory import Arrays
 from vitlab.errors import DataError, RunError, WeightsError
@@ -81,7 +81,7 @@ def test_copies_are_on_one_side_and_a_file_is_known_in_any_container(tmp_path: P
     Image.fromarray(large).save(file := tmp_path / "large.png")  # identified by parts of it
     stored = file.read_bytes()
     assert len(stored) > 3 * 8192
-    one, other = (open_images(data, "ignored").every() for data in (str(file), [stored]))
+    one, other = (open_images(data, "none").every() for data in (str(file), [stored]))
     assert identities(one).tolist() == identities(other).tolist()
 
 
@@ -136,7 +136,7 @@ def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
     rows = [f"{f.relative_to(tmp_path)},{f.parent.name},p{n % 16}" for n, f in enumerate(files)]
     (tmp_path / "list.csv").write_text("path,label,patient\n" + "\n".join(rows))
     columns = Columns(label_column="label", group_column="patient")
-    splits = open_to_learn(str(tmp_path / "list.csv"), columns=columns)
+    splits = open_to_learn(str(tmp_path / "list.csv"), options=columns)
     train, test = splits.train.group, splits.test.group
     assert not set(train.tolist()) & set(test.tolist())
     assert len(splits.test) % 5 == 0
@@ -148,7 +148,7 @@ def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
     assert both <= sides[0] or both <= sides[1]
     assert len(after.train) + len(after.test) == 80
     with pytest.raises(DataError, match="has no columns, so that group_column means nothing"):
-        open_to_learn(str(folder), columns=columns)
+        open_to_learn(str(folder), options=columns)
 
 
 def test_groups_and_copies_go_together_where_one_has_to_be_taken_or_left() -> None:

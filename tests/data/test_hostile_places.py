@@ -6,8 +6,8 @@ import pytest
 
 from conftest import call
 from data.hostile_places import AS_FILES, OF_COCO, Set, every, opened
+from places_opened import open_targets
 from vitlab.data.settings import Data
-from vitlab.data.targets import open_targets
 from vitlab.errors import DataError
 
 
@@ -57,7 +57,7 @@ def test_what_is_refused_and_what_is_read(tmp_path: Path) -> None:
 
 
 def test_classes_of_one_name_are_one_class(tmp_path: Path) -> None:
-    from vitlab.data.boxes import open_boxes
+    from places_opened import open_boxes
 
     for number, name in enumerate(("a class twice", "a class in two spellings")):
         (root := tmp_path / str(number)).mkdir()
@@ -70,7 +70,7 @@ def test_classes_of_one_name_are_one_class(tmp_path: Path) -> None:
 
 
 def test_images_under_several_ids_are_one_image(tmp_path: Path) -> None:
-    from vitlab.data.boxes import open_boxes
+    from places_opened import open_boxes
 
     OF_COCO["one image under a thousand ids"](tmp_path, False)
     splits = open_boxes(Data(data=str(tmp_path)))

@@ -11,7 +11,7 @@ from vitlab.data.images import Images, concat
 from vitlab.data.labels import MultiLabels, SingleLabels, index_labels
 from vitlab.data.number_targets import NumberTargets
 from vitlab.data.sources.memory import Arrays
-from vitlab.data.sources.request import Splits
+from vitlab.data.splits import Splits
 from vitlab.data.stores import Altered
 from vitlab.data.summary import class_lines, missing_lines, most_frequent
 from vitlab.errors import DataError

@@ -13,10 +13,11 @@ from pycocotools.coco import COCO
 
 from made_files import chunk, png_of
 from made_scenes import CLASSES, scene, scene_folder
+from places_opened import open_masks
 from vitlab.data.mask_targets import read_numbers
-from vitlab.data.masks import mask_splits, open_masks
+from vitlab.data.open_splits import split_opened
 from vitlab.data.settings import Columns
-from vitlab.data.sources.request import Splits
+from vitlab.data.splits import Splits
 from vitlab.data.target import IGNORED
 from vitlab.errors import DataError, ImageError, PackageError
 from vitlab.models.heads.mask_classes import MaskClasses
@@ -83,7 +84,7 @@ def names(part: Any) -> list[tuple[str, str]]:
 
 
 def split(root: Path) -> Splits:
-    return mask_splits(open_masks(root), 0.2)
+    return split_opened(open_masks(root), 0.2)
 
 
 def counted(root: Path) -> dict[str, int]:

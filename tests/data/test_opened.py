@@ -12,8 +12,8 @@ from conftest import BRIEF, LIGHT, TINY, photo, photo_folder
 from vitlab.data import learning as room
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.images import Images
-from vitlab.data.learning import OpenedData
 from vitlab.data.loading.cache import CachedPixels, cached
+from vitlab.data.open_splits import OpenedData
 from vitlab.data.settings import Data
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
@@ -106,7 +106,7 @@ def test_a_part_is_cached_if_it_is_by_itself(tmp_path: Path, count) -> None:
     photo(0).save(folder / "b" / "002.jpg")
     (folder / "b" / "002.png").unlink()
     opened = OpenedData()
-    whole = opened.splits(Data(data=str(folder)), unlabeled=False).whole
+    whole = opened.splits(Data(data=str(folder))).whole
     parts = {"one size": [0, 1, 2, 4], "two sizes": [2, 3, 4], "damaged": [8, 9], "JPEG": [0, 10]}
     count()
     for name, numbers in parts.items():

@@ -2,7 +2,6 @@
 
 import json
 import tarfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,14 @@ from PIL import Image
 from conftest import photo, photo_folder
 from made_files import png
 from vitlab.data.images import Images
-from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.request import Splits
+from vitlab.data.open_splits import open_to_learn
+from vitlab.data.settings import Data
+from vitlab.data.splits import Splits
 from vitlab.errors import DataError
 
-unlabeled = partial(open_to_learn, unlabeled=True)
+
+def unlabeled(data: Any, share: float = 0.2) -> Splits:
+    return open_to_learn(data, "optional", Data(test_fraction=share))
 
 
 def names(source: Images) -> list[str]:
@@ -56,7 +58,7 @@ def test_photos_of_one_folder_at_any_depth(tmp_path: Path) -> None:
     deeper = unlabeled(flat)  # the folders are read as classes, as in training
     assert sum(seen(deeper)) == 30
     assert any("20 images beside the class folders" in note for note in deeper.notes)
-    assert names(deeper.test) == names(open_to_learn(str(flat), 0.2).test)
+    assert names(deeper.test) == names(open_to_learn(str(flat)).test)
     one = scatter(tmp_path / "one" / "inner" / "most", 10).parents[1]
     assert sum(seen(unlabeled(one))) == sum(seen(unlabeled(one, 0.5))) == 10
     assert sum(seen(unlabeled(f"{flat}/*.png"))) == 20
@@ -72,7 +74,10 @@ def test_a_tenth_is_held_out_and_never_more_than_a_thousand() -> None:
 
 
 def test_labels_of_folders_say_only_what_is_held_out(photos: Path) -> None:
-    splits, labeled = unlabeled(str(photos)), open_to_learn(str(photos), 0.2)
+    splits, labeled = (
+        unlabeled(str(photos)),
+        open_to_learn(str(photos)),
+    )
     assert sum(seen(splits)) == 60
     assert names(splits.test) == names(labeled.test)
     assert names(splits.train) == names(labeled.train)

@@ -25,10 +25,10 @@ from steady import PATIENCE, wait_until
 from steps import asked_to_stop
 from vitlab import __main__ as entry
 from vitlab.data.labels import SingleLabels
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.order import Groups, slice_of
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
 from vitlab.data.sources import memory
 from vitlab.distributed.launch import choose_device, joined, meet, read_environment

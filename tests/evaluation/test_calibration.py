@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 import vitlab
 from conftest import SHOWN, call, photo, photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation.answers import SingleAnswers
 from vitlab.evaluation.calibration import validation_of

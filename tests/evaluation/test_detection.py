@@ -15,8 +15,9 @@ from PIL import Image
 
 import vitlab
 from conftest import BRIEF, SHOWN, call, fewer_scenes
+from places_opened import open_boxes
 from vitlab.data.box_targets import BoxTargets
-from vitlab.data.boxes import boxes_of, open_boxes, scenes
+from vitlab.data.boxes import boxes_of, scenes
 from vitlab.data.settings import Data
 from vitlab.errors import DataError, WeightsError
 from vitlab.evaluation.average_precision import average_precision, box_figures

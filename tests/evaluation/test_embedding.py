@@ -18,8 +18,8 @@ from distributed.ranks import on_ranks
 from evaluation.small_models import noisy
 from vitlab.data.augment.normalize import normalize
 from vitlab.data.images import Images
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.evaluation import embedding, infer
 from vitlab.evaluation.shards import ShardFolder

@@ -9,8 +9,8 @@ import vitlab
 from conftest import photo, photo_folder
 from evaluation.small_models import noisy
 from vitlab.data.holdout import fingerprint
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DataError
 
 
@@ -117,7 +117,7 @@ def test_images_are_found_by_file_folder_and_pattern(tmp_path: Path) -> None:
 
     def found(*patterns: str) -> list[str]:
         full = [str(tmp_path / each) for each in patterns]
-        source = open_images(full, "ignored").every()
+        source = open_images(full, "none").every()
         names = map(source.name, range(len(source)))
         return [str(Path(each).relative_to(tmp_path)) for each in names]
 

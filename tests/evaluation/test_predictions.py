@@ -17,8 +17,8 @@ from distributed.ranks import on_ranks
 from evaluation.small_models import noisy
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.crops import fitted_image
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.memory import Arrays
 from vitlab.distributed.launch import joined

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 import vitlab
 from conftest import call, photo, photo_folder
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DiskError, OptionError
 from vitlab.evaluation import infer
 from vitlab.evaluation.compute import Compute

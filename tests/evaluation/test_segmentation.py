@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 import vitlab
 from made_scenes import CLASSES, scene
+from places_opened import open_masks
 from vitlab.data.loading.crops import resized_sides
-from vitlab.data.masks import open_masks
 from vitlab.data.target import IGNORED
 from vitlab.errors import DataError
 from vitlab.evaluation import segmentation

@@ -14,7 +14,7 @@ import vitlab
 from conftest import SHOWN, call, photo_folder
 from evaluation.small_models import noisy
 from vitlab.data.labels import MultiLabels
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation import calibration
 from vitlab.evaluation.calibration import best_threshold, best_thresholds, thresholds_json

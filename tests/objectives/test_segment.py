@@ -9,11 +9,11 @@ from torch.nn import functional as F
 
 import vitlab
 from objectives.made import NO_LABELS
+from places_opened import open_masks
 from vitlab.data.augment.augment import augment
 from vitlab.data.images import Images
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.masks import open_masks
 from vitlab.data.settings import Augment
 from vitlab.data.target import IGNORED
 from vitlab.images import ImageSpec

@@ -17,9 +17,9 @@ from on_gpu.stand_in import StandIn
 from steps import each_step
 from vitlab import on_device
 from vitlab.data.augment import augment as augmenting
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.loader import Upload
+from vitlab.data.open_splits import open_to_learn
 from vitlab.device import fetched
 from vitlab.errors import DeviceError
 from vitlab.evaluation import infer as room

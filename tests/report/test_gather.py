@@ -12,7 +12,8 @@ import torch
 import vitlab
 from conftest import photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
+from vitlab.data.settings import Data
 from vitlab.evaluation.infer import Probabilities
 from vitlab.evaluation.metrics import figures
 from vitlab.report import gather
@@ -92,7 +93,7 @@ def test_each_confusion_is_shown_and_the_most_confident_first(model: Any) -> Non
 
 def test_a_mistake_that_is_gone_since_has_no_picture(model: Any, tmp_path: Path) -> None:
     photos = photo_folder(tmp_path / "photos", {"blue": 4, "red": 4}, 30, 50)
-    source = open_to_learn(str(photos), 0.5).test
+    source = open_to_learn(str(photos), options=Data(test_fraction=0.5)).test
     done = predicted(np.eye(2)[1 - source.target.values], source.target.values)
     (gone := Path(source.name(1))).unlink()
     shown = {each.name: each.picture is None for each in gather.mistakes(model, source, done)}

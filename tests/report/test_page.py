@@ -15,8 +15,8 @@ from made_facts import NASTY, calibrated, cells, nasty, point, some
 from made_pretext import a_run
 from report.reading import alone, check_harmless, needs_chromium, shown
 from vitlab.data.duplicates.finding import Comparison, Pairs
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.evaluation.per_class import ClassFigures, Confusion
 from vitlab.evaluation.reliability import Bin
 from vitlab.report.facts import Doubts
@@ -153,7 +153,7 @@ def test_a_page_of_no_pairs_says_so(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert words in text, words
     photo(0, 60, 40).save(tmp_path / "photo.png")
-    drawn = of_source(open_images([str(tmp_path / "photo.png")], "ignored").every(), 0)
+    drawn = of_source(open_images([str(tmp_path / "photo.png")], "none").every(), 0)
     assert drawn.startswith("data:image/jpeg;base64,")  # as such a page shows photographs
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vitlab
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.device import choose
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.feature_options import Probing

@@ -7,7 +7,7 @@ import torch
 
 import vitlab
 from conftest import LIGHT
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import PackageError
 from vitlab.studies.base import Base, options_of, small, table
 from vitlab.studies.claims import judged

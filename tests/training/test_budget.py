@@ -13,9 +13,9 @@ from conftest import LIGHT, TINY
 from slow_clock import SlowClock, slowed
 from steps import each_step
 from training.kept import EACH, journal, killed, resumed, weights
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE

@@ -16,8 +16,8 @@ import vitlab
 from conftest import BRIEF, call, fewer_digits, photo_folder
 from steps import each_step
 from training.kept import journal, stopped
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
+from vitlab.data.open_splits import open_to_learn
 from vitlab.evaluation.answers import answers_of
 from vitlab.evaluation.calibration import validation_of
 from vitlab.evaluation.compute import Compute

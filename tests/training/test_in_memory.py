@@ -12,7 +12,7 @@ from PIL import Image
 import vitlab
 from conftest import BRIEF, call, photo
 from training.kept import stopped
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.calibration import validation_of
 from vitlab.recipes.recipe import Host, Recipe

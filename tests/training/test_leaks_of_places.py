@@ -11,14 +11,14 @@ from PIL import Image
 
 import vitlab
 from conftest import BRIEF, call
+from places_opened import open_masks, open_targets
 from vitlab.data.box_targets import BoxTargets
 from vitlab.data.images import Images, concat
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.masks import open_masks
+from vitlab.data.number_columns import numbers_of, standardized
 from vitlab.data.number_targets import NumberTargets
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.memory import Arrays
-from vitlab.data.targets import numbers_of, open_targets, standardized
 from vitlab.errors import DataError
 from vitlab.recipes.recipe import Host
 
@@ -272,9 +272,9 @@ def test_groups_stay_on_one_side_whatever_is_learned(kind: str, tmp_path: Path) 
     if kind == "numbers":
         splits = open_targets(file, ["age"], by)
     else:
-        from vitlab.data.masks import mask_splits
+        from vitlab.data.open_splits import split_opened
 
-        splits = mask_splits(open_masks(file, columns=by), 0.3)
+        splits = split_opened(open_masks(file, columns=by), 0.3)
     train, test = ({int(Path(part.name(n)).stem) % 5 for n in range(len(part))}
                    for part in (splits.train, splits.test))  # fmt: skip
     assert train

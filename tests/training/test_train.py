@@ -22,7 +22,7 @@ from conftest import (
 )
 from training.kept import CLOCKS, EACH, PLAIN, journal, resumed, weights
 from vitlab.data.holdout import with_validation
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DataError, RunError
 from vitlab.recipes.recipe import Host
 from vitlab.report import gather, pretext_report

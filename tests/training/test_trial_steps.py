@@ -9,9 +9,9 @@ import torch
 
 import vitlab
 from conftest import TINY
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE

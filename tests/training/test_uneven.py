@@ -10,7 +10,7 @@ import vitlab
 from conftest import BRIEF, TINY, call, photo_folder
 from training.kept import resumed, stopped, weights
 from vitlab.data.holdout import with_validation
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import OptionError
 from vitlab.recipes.recipe import Host
 

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 import vitlab
 from conftest import BRIEF, LIGHT, SHOWN, call, photo, photo_folder
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 import vitlab
 from conftest import BRIEF, call
+from places_opened import open_targets
 from vitlab.data.boxes import boxes_of, scenes
+from vitlab.data.number_columns import numbers_of, standardized
 from vitlab.data.settings import Data
-from vitlab.data.targets import numbers_of, open_targets, standardized
 from vitlab.effort import Effort
 from vitlab.errors import DataError, OptionError, RunError, WeightsError
 from vitlab.evaluation.compute import Compute

@@ -17,7 +17,7 @@ from safetensors import safe_open
 import vitlab
 from conftest import BRIEF, call
 from made_scenes import CLASSES, scene, scene_folder
-from vitlab.data.masks import open_masks
+from places_opened import open_masks
 from vitlab.errors import DataError, OptionError, RunError, WeightsError
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder

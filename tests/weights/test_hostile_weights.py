@@ -21,7 +21,7 @@ import vitlab
 from conftest import photo_folder
 from made_models import equal
 from vitlab.data.open import open_images
-from vitlab.data.splits import split_opened
+from vitlab.data.open_splits import split_opened
 from vitlab.models.config import ViTConfig
 from vitlab.weights.containers import pickles
 from vitlab.weights.save import own_folder, save_provenance

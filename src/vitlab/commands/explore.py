@@ -71,7 +71,7 @@ def run(options: Explore) -> dict[str, Any]:
     weights, named = parse_inputs(options.weights)
     images: list[str] = []
     if named:
-        source = open_images(named, "ignored").every()
+        source = open_images(named, "none").every()
         images = [source.name(number) for number in range(min(len(source), MOST))]
         if len(source) > MOST:
             say(f"the first {MOST} of {len(source):,} images are opened")

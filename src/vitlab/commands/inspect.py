@@ -42,7 +42,7 @@ def run(options: Inspect) -> dict[str, Any]:
     from vitlab.report.inside.sights import write_inspection
 
     model = options.load()
-    source = open_images(options.paths, "ignored").every()
+    source = open_images(options.paths, "none").every()
     with Meter(len(source), title="looking") as meter:
         device = devices.choose(options.device)
         asked = options.values("watch layer")

@@ -65,7 +65,7 @@ def run(options: Search) -> dict[str, Any]:
 
     table = FeatureTable.open(options.table)
     model = table.model(options.weights or None, **options.file.arguments())
-    opened = open_images(list(options.photos), "ignored", columns=options.columns)
+    opened = open_images(list(options.photos), "none", columns=options.columns)
     say(*opened.notes)
     photos = opened.every()
     how = options.values("k not_self device workers")
@@ -81,7 +81,7 @@ def run(options: Search) -> dict[str, Any]:
         "found": [each.as_dict() for each in found],
     }
     if page := options.page():
-        embedded = open_images(options.data, "ignored").every() if options.data else None
+        embedded = open_images(options.data, "none").every() if options.data else None
         about = options.table, options.command
         result["report"] = str(write_search(page, found, photos, embedded, *about))
     return result

@@ -38,18 +38,17 @@ from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.frames import Placed, turn_shares
-from vitlab.data.holdout import in_splits
 from vitlab.data.images import Images
 from vitlab.data.number_targets import NumberTargets
-from vitlab.data.settings import Columns, Data
+from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import check_known_columns
 from vitlab.data.sources.image_files import image_paths
 from vitlab.data.sources.memory import Arrays, digits, split_digits
 from vitlab.data.sources.paths import some
-from vitlab.data.sources.request import Found, Part, Request, Splits
+from vitlab.data.sources.request import Found, Part, Request
 from vitlab.data.sources.yolo import YoloData, read_yolo
 from vitlab.data.target import Classes, Integers
-from vitlab.errors import DataError
+from vitlab.errors import DataError, OptionError
 
 SCENES = "digit-scenes"
 SIDE, SMALL, LARGE, INK = 48, 10, 16, 32  # pixels: a scene, a digit; the gray where a digit begins
@@ -120,7 +119,7 @@ def open_scenes(request: Request) -> Found | None:
     """Open the images of `digit-scenes`, which have no class of their own; None for other names."""
     if request.data != SCENES:
         return None
-    if request.labels == "numbers":
+    if request.target == "numbers":
         return Found([Part(_counted(scenes(name), request.columns), name) for name in COUNTS])
     lacks = f"{SCENES} has boxes, not classes of images: pass --task detect"
     bare = {name: scenes(name).unlabeled() for name in COUNTS}
@@ -140,15 +139,15 @@ def _counted(source: Images, columns: Columns) -> Images:
 # YOLO
 
 
-def _of_yolo(said: YoloData, options: Data) -> Splits:
-    """Return the images of YOLO's layout, split, with their boxes."""
-    if options.group_column:
-        raise DataError(f"{options.data} has no columns, so that group_column means nothing")
-    opened = dict[str, Images]()
+def _of_yolo(said: YoloData, request: Request) -> Found:
+    """Return the images of YOLO's layout by split, with their boxes."""
+    if request.columns.group_column:
+        raise DataError(f"{request.data} has no columns, so that group_column means nothing")
+    parts = list[Part]()
     for split, own in said.splits.items():
         labels = BoxTargets.of(own.objects, len(said.classes))
-        opened[split] = image_paths(own.paths).with_target(labels, said.classes)
-    return in_splits(opened, options.test_fraction, said.notes)
+        parts.append(Part(image_paths(own.paths).with_target(labels, said.classes), split))
+    return Found(parts, said.notes)
 
 
 # COCO
@@ -175,41 +174,46 @@ class _Edges:
         return np.array(self.numbers, np.float64).reshape(-1, 4)
 
 
-def open_boxes(options: Data, classes: Sequence[str] = ()) -> Splits:
-    """Open images with boxes, to learn from and to be tested on.
+def open_boxes(request: Request) -> Found:
+    """Open images with the boxes of their objects.
 
     Args:
-        options: names the data; what of unsplit data is held out
-        classes: those of a model, in its order; none for the data's own
+        request: names the data, and the classes of a model, in its order, if there is one
 
     Raises:
-        DataError: no annotations, damaged ones, a class that is not among `classes`.
+        OptionError: images in memory.
+        DataError: no annotations, damaged ones, a class that is not among those of the model.
     """
-    if options.data == SCENES:
-        if options.group_column:
+    if not isinstance(request.given, str | Path):
+        raise OptionError(
+            "task=detect learns from a folder with COCO annotations: name one as data"
+        )
+    columns = request.columns
+    if request.data == SCENES:
+        if columns.group_column:
             raise DataError(f"{SCENES} has no columns, so that group_column means nothing")
-        return Splits(scenes("train"), scenes("test"))
-    if not options.data:
+        return Found([Part(scenes(name), name) for name in COUNTS])
+    if not request.data:
         raise DataError(f"no data given: name a folder with COCO annotations, or {SCENES}")
-    root = Path(options.data).expanduser()
-    if drawn := read_yolo(root, classes):
-        return _of_yolo(drawn, options)
+    root = Path(request.data).expanduser()
+    if drawn := read_yolo(root, request.classes):
+        return _of_yolo(drawn, request)
     edges = dict[str, _Edges]()
     found = dict[str, Annotations]()
     for split, file in annotations_in(root).items():
         edges[split] = _Edges()
-        found[split] = read_annotations(file, edges[split].keep, options.group_column)
-    order = tuple(classes) or list_classes(found.values())
+        found[split] = read_annotations(file, edges[split].keep, columns.group_column)
+    order = request.classes or list_classes(found.values())
     if not order:
-        raise DataError(f"{options.data} has no boxes: annotations, each with a bbox, say where")
-    places = place_images(found, root, options)
-    opened = dict[str, Images]()
+        raise DataError(f"{request.data} has no boxes: annotations, each with a bbox, say where")
+    places = place_images(found, root, columns)
+    parts = list[Part]()
     for split, said in found.items():
         paths, placed = places[split]
         objects = _objects(said, edges[split].table(), placed, order)
-        opened[split] = _opened(said, paths, placed, objects, order)
+        parts.append(Part(_with_boxes(said, paths, placed, objects, order), split))
     notes = [note for said in found.values() for note in said.notes]
-    return in_splits(opened, options.test_fraction, notes)
+    return Found(parts, notes)
 
 
 def _objects(
@@ -252,7 +256,7 @@ def _describe(said: Annotations, edges: NDArray[np.float64], number: int) -> str
     return f"{'a crowd' if np.isnan(box).all() else box} of {name}"
 
 
-def _opened(
+def _with_boxes(
     said: Annotations,
     paths: Sequence[str],
     placed: Placed,

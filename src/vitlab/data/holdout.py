@@ -19,8 +19,8 @@ from vitlab.data.hashes import number_of
 from vitlab.data.identities import NUMBERS, Identities, identified, identities
 from vitlab.data.images import Images, concat, places_in
 from vitlab.data.settings import Data, part_of
-from vitlab.data.sources.request import ALL, Splits
 from vitlab.data.split_words import SPLIT_WORDS
+from vitlab.data.splits import ALL, Splits
 from vitlab.data.target import Integers
 from vitlab.errors import DataError, OptionError
 from vitlab.models.seen import Seen, known, marked
@@ -77,7 +77,24 @@ def hold_out(
     At least one image of each class stays in the training split.
     """
     source = identified(source)
+    if source.target.tests_some:
+        return split_off(source, hold_out_some(source, fraction, purpose), fraction, notes)
     return split_off(source, chosen(source, fraction, purpose), fraction, notes)
+
+
+def hold_out_some(source: Images, fraction: float, purpose: str) -> Integers:
+    """Return the images that a share of all holds out: at least one, and at least one is left.
+
+    Raises:
+        DataError: there is one image only, or one group, and copies of it.
+    """
+    if len(source) < 2:
+        raise DataError(f"{source.name(0)} is the only image with a mask: give at least 2")
+    held_out = chosen(source, max(fraction, 1 / len(source)), purpose)
+    if not len(held_out):
+        alike = "copies" if source.group is None else "of one group"
+        raise DataError(f"{source.name(0)} and all other images are {alike}: give others")
+    return held_out
 
 
 def in_splits(parts: Mapping[str, Images], fraction: float, notes: list[str]) -> Splits:

@@ -26,13 +26,11 @@ import numpy as np
 
 from vitlab.data.cells import usual_columns
 from vitlab.data.folder_names import MASK_LAYOUTS
-from vitlab.data.holdout import chosen
 from vitlab.data.images import Images
 from vitlab.data.labels import check_class_names
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.mask_frames import place_masks
 from vitlab.data.mask_targets import MaskStore, MaskTargets
-from vitlab.data.open import Opened
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.settings import AnnotationFrame, Columns
 from vitlab.data.sources.cell_table import check_known_columns
@@ -42,11 +40,10 @@ from vitlab.data.sources.lists import SUFFIXES, find_images, read_list, read_pat
 from vitlab.data.sources.memory import pieces
 from vitlab.data.sources.paths import Names, read_text, some
 from vitlab.data.sources.pictures import Pictures
-from vitlab.data.sources.request import ALL, Splits, title_of
+from vitlab.data.sources.request import Found, MaskReading, Part, Request
 from vitlab.data.split_cells import find_split_column
 from vitlab.data.split_words import SPLIT_OF
-from vitlab.data.splits import split_opened
-from vitlab.data.target import Integers
+from vitlab.data.splits import ALL
 from vitlab.errors import DataError, ImageError
 from vitlab.models.heads.mask_classes import LARGEST, Ignored, MaskClasses
 from vitlab.progress import named_if_slow
@@ -62,77 +59,21 @@ def masks_of(images: Images) -> MaskTargets:
     return images.target
 
 
-def mask_splits(opened: Opened, share: float) -> Splits:
-    """Return training and test images with masks: those of the data, or a share held out.
-
-    Args:
-        opened: by `open_masks`
-        share: of unsplit data, held out to test on by a hash of the images' bytes
-
-    Raises:
-        DataError: too few images.
-    """
-    if (whole := opened.unsplit) is None:
-        return split_opened(opened)
-    test = hold_out_masks(whole, share, "test")
-    note = (
-        f"{share:.0%} of the images held out for testing (always the same): {len(test):,} of "
-        f"{len(whole):,}"
-    )
-    return Splits(whole.without(test), whole.take(test), whole=whole, notes=[*opened.notes, note])
-
-
-def part_masks(whole: Images, share: float, purpose: str) -> tuple[Images, Images]:
-    """Return images without and with those that `hold_out_masks` returns.
-
-    Raises:
-        DataError: as `hold_out_masks`.
-    """
-    test = hold_out_masks(whole, share, purpose)
-    return whole.without(test), whole.take(test)
-
-
-def hold_out_masks(whole: Images, share: float, purpose: str) -> Integers:
-    """Return the images that a hash of their bytes, or their groups, holds out, at least one.
-
-    At least one is left.
-
-    Raises:
-        DataError: there is one image only, or one group, and copies of it.
-    """
-    if len(whole) < 2:
-        raise DataError(f"{whole.name(0)} is the only image with a mask: give at least 2")
-    test = chosen(whole, max(share, 1 / len(whole)), purpose)
-    if not len(test):
-        alike = "copies" if whole.group is None else "of one group"
-        raise DataError(f"{whole.name(0)} and all other images are {alike}: give others")
-    return test
-
-
-def open_masks(
-    data: Any,
-    class_names: str = "",
-    ignore: Ignored = -1,
-    columns: Columns | None = None,
-    workers: int | None = None,
-    like: MaskClasses | None = None,
-) -> Opened:
+def open_masks(request: Request) -> Found:
     """Open images with masks, all with the same classes.
 
     Args:
-        data: a folder, a list, or pairs in memory, as this file says
-        class_names: a file with a class per line, or `number name` in each line
-        ignore: the number that does not count; None for none, -1 for that of the layout
-        columns: which column of a list has the paths, and where they are
-        workers: processes that look for the numbers in the masks; None to choose
-        like: classes and numbers to read the masks by, of a model; None for the data's own
+        request: a folder, a list, or pairs in memory, as this file says; `masks` says how they are
+            read
 
     Raises:
         DataError: no such layout, no image with a mask, fewer than two classes, groups of images
             that no list names.
     """
-    columns = columns or Columns()
-    title = title_of(data)
+    data = request.given
+    columns = request.columns
+    how = request.masks
+    title = request.data
     names = dict[int, str]()
     usual = 255
     notes = list[str]()
@@ -149,7 +90,7 @@ def open_masks(
             usual = layouts[0][3]
             pairs, notes = _below(root, layouts)
         else:
-            known = like or MaskClasses(ignored=CROWD)
+            known = how.like or MaskClasses(ignored=CROWD)
             usual = CROWD
             numbers = dict(zip(known.classes, known.values, strict=True))
             drawn = read_polygons(root, numbers, known.ignored, columns)
@@ -158,7 +99,7 @@ def open_masks(
             notes = drawn.notes
             groups = drawn.groups
             turns = drawn.turns
-            if class_names or ignore != -1:
+            if how.class_names or how.ignore != -1:
                 raise DataError(f"{title} names its classes itself: no --class-names, no --ignore")
         parts = _parts(pairs, groups, turns)
         if not turns:
@@ -168,18 +109,24 @@ def open_masks(
             f"{title} has no columns, so that group_column means nothing: name a list with the "
             "columns path, mask and that of the groups"
         )
-    if like is None:
-        ignored = usual if ignore == -1 else ignore
-        file = Path(class_names or root / NAMES_FILE)
-        with named_if_slow(f"looking for the classes in the masks of {title}"):
-            own = _named(file, ignored) if class_names or file.is_file() else names
-            classes = own or _found(parts, ignored, workers)
-        like = _check_mask_classes(classes, ignored, title)
-    labeled = {
-        name: part.with_target(masks_of(part).with_classes(like), like.classes)
+    known = how.like or _classes_of_masks(parts, how, names, usual, title)
+    labeled = [
+        Part(part.with_target(masks_of(part).with_classes(known), known.classes), name)
         for name, part in parts.items()
-    }
-    return Opened(title, labeled, notes=notes)
+    ]
+    return Found(labeled, notes)
+
+
+def _classes_of_masks(
+    parts: Mapping[str, Images], how: MaskReading, names: dict[int, str], usual: int, title: str
+) -> MaskClasses:
+    """Return the classes of masks: of a file, of the data, or the numbers that masks have."""
+    ignored = usual if how.ignore == -1 else how.ignore
+    file = Path(how.class_names or Path(title).expanduser() / NAMES_FILE)
+    with named_if_slow(f"looking for the classes in the masks of {title}"):
+        own = _named(file, ignored) if how.class_names or file.is_file() else names
+        classes = own or _found(parts, ignored, how.workers)
+    return _check_mask_classes(classes, ignored, title)
 
 
 def _check_mask_classes(classes: Mapping[int, str], ignored: Ignored, title: str) -> MaskClasses:

@@ -11,27 +11,32 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vitlab.by_name import load_object
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
 from vitlab.data.images import Images, concat
 from vitlab.data.labels import UnlabeledError
+from vitlab.data.number_targets import NumberTargets
 from vitlab.data.settings import Columns
 from vitlab.data.sources.image_files import named_files
+from vitlab.data.sources.paths import some
 from vitlab.data.sources.pictures import Picture, in_hand
 from vitlab.data.sources.refusals import explain_file
 from vitlab.data.sources.request import (
-    ALL,
     NO_LABELS,
     Found,
     Given,
+    MaskReading,
     Part,
     Request,
-    Wanted,
+    TargetKind,
     title_of,
 )
 from vitlab.data.sources.urls import is_url
 from vitlab.data.split_words import SPLIT_OF, SPLIT_WORDS
+from vitlab.data.splits import ALL
 from vitlab.errors import DataError
 from vitlab.progress import named_if_slow
 
@@ -53,6 +58,12 @@ OPENERS: dict[str, str] = {
 
 The text names a module and a function of it, which is imported when it is asked.
 """
+
+ANNOTATED: dict[str, str] = {
+    "boxes": "vitlab.data.boxes:open_boxes",
+    "mask": "vitlab.data.masks:open_masks",
+}
+"""Openers of images whose targets are places in them, by the kind of target."""
 
 OF_CLASS_FOLDERS = frozenset({"folder", "zip", "shards"})
 
@@ -103,12 +114,13 @@ class Opened:
 
 def open_images(
     data: Given | Picture | Iterable[Any],
-    labels: Wanted = "required",
+    target: TargetKind = "label",
     *,
     classes: Sequence[str] = (),
     columns: Columns | None = None,
+    masks: MaskReading | None = None,
 ) -> Opened:
-    """Open the images that DATA means.
+    """Open the images that DATA means, with what is wanted of each.
 
     Args:
         data: `digits`; a folder of photographs, of class folders, or with train/ and val/ or test/;
@@ -117,11 +129,14 @@ def open_images(
             `.jsonl` list; a Hugging Face data set `user/name`; a task of VTAB-1k,
             `vtab:ROOT/TASK`; an image file, a glob pattern of them, or `-` for paths on standard
             input; several of these names; or images in memory (`data.sources.request.Given`)
-        labels: `required`: images without a label are left out and counted, or refused if none has
-            one. `optional`: they are `Opened.loose`, or all there is. `ignored`: labels and splits
-            play no part: one part, `all`, of every image in the data's order
+        target: `label`: its class or classes; images without any are left out and counted, or
+            refused if none has one. `optional`: these images are `Opened.loose`, or all there is.
+            `none`: labels and splits play no part: one part, `all`, of every image in the data's
+            order. `numbers`: of each column of `columns.label_column`; images without one are left
+            out. `boxes`: of objects (`data.boxes`). `mask`: the class of each pixel (`data.masks`)
         classes: the class index to map labels to by name; none for the data's own
         columns: the columns of a list or a table; None to find them
+        masks: how these are read; None for the usual
 
     Raises:
         UnlabeledError: no image has a label, and they are required.
@@ -129,19 +144,63 @@ def open_images(
         DataError: nothing there, no images, a list that names missing files, a damaged shard.
     """
     data = in_hand(data)
-    request = Request(title_of(data), data, labels, tuple(classes), columns or Columns())
+    request = Request(
+        title_of(data),
+        data,
+        target,
+        tuple(classes),
+        columns or Columns(),
+        masks or MaskReading(),
+    )
+    if target in ANNOTATED:
+        return _open_annotated(request)
     if isinstance(data, list | tuple) and data and all(isinstance(n, str | Path) for n in data):
         found = _named_by_several(request)
     else:
         found = _found(request)
-    if labels == "ignored":
+    if target == "none":
         whole = concat([part.source.unlabeled() for part in found.parts])
         opened = Opened(request.data, {ALL: whole}, notes=found.notes)
     else:
         opened = _labeled(request, found)
     if not any(map(len, opened.parts.values())) and not opened.loose:
         raise DataError(f"{opened.title} has no images")
-    return opened
+    return (
+        leave_out_missing(opened, request.columns.label_column) if target == "numbers" else opened
+    )
+
+
+def _open_annotated(request: Request) -> Opened:
+    """Open images whose targets are places in them."""
+    opener: Callable[[Request], Found] = load_object(ANNOTATED[request.target])
+    found = opener(request)
+    parts = {part.split or ALL: part.source for part in found.parts}
+    return Opened(request.data, parts, notes=found.notes)
+
+
+def leave_out_missing(opened: Opened, columns: Sequence[str]) -> Opened:
+    """Return images that have a finite number in each column; others are counted and named.
+
+    Raises:
+        DataError: no image is left.
+    """
+    notes = [*opened.notes]
+    parts = dict[str, Images]()
+    for name, source in opened.parts.items():
+        if not isinstance(source.target, NumberTargets):
+            raise DataError(
+                f"{opened.title} has no columns of numbers: give a table, such as a .csv"
+            )
+        missing = np.flatnonzero(np.isnan(source.target.values).any(1))
+        if len(missing):
+            what = " or ".join(columns)
+            line = f"of {len(source):,} images of {opened.title} whose {what} is not finite"
+            listed = some([source.name(row) for row in missing.tolist()])
+            notes.append(f"left out {len(missing):,} {line}: {listed}")
+        if len(missing) == len(source):
+            raise DataError(f"no image is left to learn from: {notes[-1]}")
+        parts[name] = source.without(missing)
+    return replace(opened, parts=parts, notes=notes)
 
 
 def _found(request: Request) -> Found:
@@ -177,7 +236,7 @@ def _found(request: Request) -> Found:
 
 def _named_by_several(request: Request) -> Found:
     """Open each of several names; what is in them is one part without labels."""
-    if request.labels == "required":
+    if request.target == "label":
         raise UnlabeledError(
             f"{request.data} is a list of names without labels: give one DATA, or (path, label) "
             "pairs"
@@ -186,7 +245,7 @@ def _named_by_several(request: Request) -> Found:
     notes: list[str] = []
     for name in _runs(request.given):
         if isinstance(name, str):
-            found = _found(replace(request, data=name, given=name, labels="ignored"))
+            found = _found(replace(request, data=name, given=name, target="none"))
         else:
             found = Found([Part(named_files(name, request.data))])
         parts += found.parts
@@ -214,10 +273,10 @@ def _labeled(request: Request, found: Found) -> Opened:
     bare = [part for part in found.parts if part.lacks]
     labeled = [part for part in found.parts if not part.lacks]
     notes = list(found.notes)
-    if not labeled and request.labels == "required":
+    if not labeled and request.target == "label":
         raise UnlabeledError(bare[0].lacks.removeprefix(NO_LABELS))
     unlabeled = dict[str, Images]()
-    if labeled and bare and request.labels == "required":
+    if labeled and bare and request.target == "label":
         notes += _lines_on_left_out(labeled, bare)
     elif labeled and bare:
         unlabeled = _group_unlabeled(bare)
@@ -267,11 +326,11 @@ def _by_split(found: Sequence[Part], request: Request, notes: list[str]) -> dict
         split = SPLIT_OF.get(part.split.lower(), part.split)
         sources.setdefault(split, []).append(part.source)
     others = [name for name in sources if name not in SPLIT_WORDS]
-    if others and "train" in sources and request.labels == "required":
+    if others and "train" in sources and request.target == "label":
         notes.append(f"ignored what is not a split of {request.data}: {', '.join(others)}")
         sources = {name: own for name, own in sources.items() if name in SPLIT_WORDS}
     if "train" not in sources or len(sources) == 1:
-        if len(sources) > 1 and request.labels == "required":
+        if len(sources) > 1 and request.target == "label":
             names = " and ".join(filter(None, sources))
             notes.append(f"{request.data} has {names}, but no train: taken together")
         every = [source for own in sources.values() for source in own]

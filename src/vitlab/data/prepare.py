@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from vitlab.data.images import Images
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import in_chunks
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Columns
 from vitlab.data.sources.tar_shards import CLASSES
 from vitlab.errors import DataError, ImageError
@@ -134,7 +134,7 @@ def sources_to_copy(data: str, columns: Columns | None = None) -> dict[str, Imag
     Raises:
         DataError: as `open_data`.
     """
-    splits = open_to_learn(data, columns=columns)
+    splits = open_to_learn(data, options=columns)
     say(*(note for note in splits.notes if "held out" not in note))  # a copy is not split
     whole = splits.whole
     return splits.parts if whole is None or whole.group is not None else {"train": whole}

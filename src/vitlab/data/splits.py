@@ -1,32 +1,41 @@
-"""Splits of opened data: its own, or a share of each class that is held out for testing."""
+"""Splits: training, validation and test images under one class index."""
 
-from vitlab.data.holdout import in_splits
-from vitlab.data.images import Images, concat
-from vitlab.data.open import Opened
-from vitlab.data.sources.request import ALL, Splits
+from dataclasses import dataclass, field
+
+from vitlab.data.images import Images
+from vitlab.data.target import Classes
+
+ALL = "all"
+"""The part of data that comes unsplit."""
 
 
-def split_opened(opened: Opened, fraction: float = 0.2) -> Splits:
-    """Return training and test images: those of the data, or a share that is held out.
+@dataclass(frozen=True)
+class Splits:
+    """Training and test images under one class index.
 
-    Args:
-        opened: with labels
-        fraction: of each class, held out for testing where the data comes unsplit
+    Attributes:
+        train: to learn from
+        test: the test split if there is one, else the validation split, else what was held out
+        validation: the validation split, if there is a test split beside it
+        whole: all images, of data that came unsplit
+        notes: remarks for the user on how the splits were found
+        own_validation: whether the validation images were held out of the training images
     """
-    return in_splits(opened.parts, fraction, opened.notes)
 
+    train: Images
+    test: Images
+    validation: Images | None = None
+    whole: Images | None = None
+    notes: list[str] = field(default_factory=list)
+    own_validation: bool = False
 
-def group_by_split(opened: Opened) -> dict[str, Images]:
-    """Return images by split, none of them empty: what would be held out is `test`.
+    @property
+    def classes(self) -> Classes:
+        """Names of the classes, in the order that the labels index."""
+        return self.train.classes
 
-    Images without labels are in their own split, unless it has labeled ones; else in `all`.
-    """
-    splits = dict(opened.parts)
-    if opened.unsplit is not None and not opened.lacks:
-        splits = split_opened(opened).parts
-    beside = [source for name, source in opened.unlabeled.items() if name in splits]
-    splits |= {name: own for name, own in opened.unlabeled.items() if name not in splits}
-    if beside:
-        whole = [*beside, *([splits[ALL]] if ALL in opened.unlabeled else [])]
-        splits[ALL] = concat(whole)
-    return {name: source for name, source in splits.items() if len(source)}
+    @property
+    def parts(self) -> dict[str, Images]:
+        """The splits that there are, by name."""
+        named = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: source for name, source in named.items() if source is not None}

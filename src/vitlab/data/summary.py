@@ -8,7 +8,7 @@ import numpy as np
 from vitlab.data.decode.sound import Clip
 from vitlab.data.decode.spectrograms import BINS, FRAMES
 from vitlab.data.images import Images
-from vitlab.data.sources.request import Splits
+from vitlab.data.splits import Splits
 from vitlab.errors import ImageError
 from vitlab.images import Size
 

@@ -28,6 +28,7 @@ class Target(ABC):
     several: ClassVar[bool]  # whether an image may have several classes
     column: ClassVar[str] = "labels"  # of a table
     shared: ClassVar[str] = "the images"  # of what a share is held out
+    tests_some: ClassVar[bool] = False  # whether one image at least is held out, however few
     again: ClassVar[str] = "under another class"  # how a copy with another target occurs
 
     @abstractmethod

@@ -17,9 +17,11 @@ import torch
 
 from vitlab.data.box_geometry import overlap
 from vitlab.data.box_targets import Boxes
-from vitlab.data.boxes import boxes_of, open_boxes
+from vitlab.data.boxes import boxes_of
 from vitlab.data.images import Images
-from vitlab.data.settings import Columns, Data
+from vitlab.data.open import open_images
+from vitlab.data.open_splits import split_opened
+from vitlab.data.settings import Columns
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Bools, Floats, Integers, finite, mean_known
 from vitlab.evaluation.choosing import Split, as_held_out, as_trained, chosen
@@ -232,7 +234,7 @@ def evaluate_boxes(
 
     Args:
         run: of `vitlab train --task detect`
-        data: as `data.boxes.open_boxes`
+        data: as `data.boxes`
         split: as `evaluation.choosing.choose`
         compute: where, and how many processes decode
         columns: which of the images' keys are their groups, and where the images are
@@ -243,8 +245,8 @@ def evaluate_boxes(
     """
     detector = load_detector(run)
     began = time.monotonic()
-    where = Data(**vars(columns or Columns()) | {"data": data})
-    splits = open_boxes(where, detector.about.classes)
+    opened = open_images(data, "boxes", classes=detector.about.classes, columns=columns)
+    splits = split_opened(opened)
     splits = as_trained(detector.model, as_held_out(detector.model, splits))
     images = chosen(detector.model, splits, data, split)
     figures, bad = measure_boxes(detector, images.source, compute)

@@ -20,7 +20,8 @@ from vitlab.data.images import Images
 from vitlab.data.labels import MultiLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import some
-from vitlab.data.sources.request import Given, Splits, title_of
+from vitlab.data.sources.request import Given, title_of
+from vitlab.data.splits import Splits
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import Floats, check_numbers, descending
 from vitlab.evaluation.choosing import as_trained, open_for

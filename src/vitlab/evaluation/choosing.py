@@ -7,9 +7,10 @@ from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, moved
 from vitlab.data.images import Images
 from vitlab.data.labels import UnknownClassError
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import split_opened
 from vitlab.data.settings import Columns
-from vitlab.data.sources.request import Given, Splits, title_of
-from vitlab.data.splits import split_opened
+from vitlab.data.sources.request import Given, title_of
+from vitlab.data.splits import Splits
 from vitlab.errors import DataError
 from vitlab.models.model import Model
 from vitlab.models.seen import Seen

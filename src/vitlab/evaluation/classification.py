@@ -243,7 +243,7 @@ def unlabeled(
         OptionError: the model has no classifier.
     """
     check_classifier(model)
-    opened = open_images(images, "ignored", columns=columns)
+    opened = open_images(images, "none", columns=columns)
     for note in opened.notes:
         LOG.warning(note)
     source = opened.every()

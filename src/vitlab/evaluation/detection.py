@@ -112,7 +112,7 @@ def find_objects(
         DiskError: the folder cannot be written.
     """
     detector = load_detector(run)
-    source = open_images(data, "ignored", columns=columns).every()
+    source = open_images(data, "none", columns=columns).every()
     rows: dict[int, dict[str, Any]] = {}
     draft = staged_folder(out) if out else nullcontext()
     with draft as folder, Meter(len(source), title="detecting") as meter:

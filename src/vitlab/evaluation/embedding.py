@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from vitlab import device as devices
 from vitlab.data.images import Images
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import group_by_split
 from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import NO_LABELS, Given
-from vitlab.data.splits import group_by_split
 from vitlab.distributed.launch import read_environment
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute

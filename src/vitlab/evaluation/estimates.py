@@ -44,7 +44,7 @@ def estimate(
         DataError: no such images.
     """
     regressor = load_regressor(run)
-    source = open_images(data, "ignored", columns=columns).every()
+    source = open_images(data, "none", columns=columns).every()
     names = regressor.about.targets
     with Meter(len(source), title="estimating") as meter:
         seen = features_in_memory(regressor.model, source, compute, progress=meter.images)

@@ -35,8 +35,8 @@ from vitlab import device as devices
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels, classes_of_images
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import names_below
 from vitlab.data.sources.image_files import ImageFiles

@@ -10,9 +10,9 @@ import numpy as np
 
 from vitlab.data.holdout import learned
 from vitlab.data.images import Images
-from vitlab.data.masks import open_masks
-from vitlab.data.open import Opened
+from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns
+from vitlab.data.sources.request import MaskReading
 from vitlab.data.target import IGNORED
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Bools, Floats, Integers, finite, mean_known, ratio
@@ -153,7 +153,7 @@ def evaluate_masks(
 
     Args:
         run: of `vitlab probe --task segment`
-        data: as `data.masks.open_masks`; its masks are read by the run's classes
+        data: as `data.masks`; its masks are read by the run's classes
         split: `auto` is the test split of the data, else its validation split, without images that
             the segmenter has learned from; of unsplit data all that it has not learned from
         compute: where, and how many processes decode
@@ -165,7 +165,7 @@ def evaluate_masks(
     """
     segmenter = load_segmenter(run)
     began = time.monotonic()
-    opened = open_masks(data, columns=columns, like=segmenter.about)
+    opened = open_images(data, "mask", columns=columns, masks=MaskReading(like=segmenter.about))
     name, source = _chosen(opened, split)
     notes = [*opened.notes]
     known = learned(source, segmenter.model.seen)

@@ -10,15 +10,17 @@ small. Images are drawn again with replacement for the 95% intervals (`evaluatio
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vitlab.data.images import Images
+from vitlab.data.number_columns import numbers_of
 from vitlab.data.number_targets import Numbers
-from vitlab.data.settings import Columns, Data
-from vitlab.data.targets import numbers_of, open_targets
+from vitlab.data.open_splits import open_to_learn
+from vitlab.data.settings import Columns
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import finite, mean_known, ratio
 from vitlab.evaluation.choosing import Split, as_held_out, as_trained, chosen
@@ -128,7 +130,7 @@ def evaluate_targets(
 
     Args:
         run: of `--task regress`
-        data: as `data.targets.open_targets`
+        data: a table, as `open_images` takes it
         split: as for a classifier
         compute: where, and how many processes decode
         columns: the columns of the table
@@ -139,8 +141,8 @@ def evaluate_targets(
     """
     regressor = load_regressor(run)
     began = time.monotonic()
-    where = Data(**vars(columns or Columns()))
-    splits = open_targets(data, regressor.about.targets, where)
+    where = replace(columns or Columns(), label_column=regressor.about.targets)
+    splits = open_to_learn(data, "numbers", where)
     model = regressor.model
     splits = as_trained(model, as_held_out(model, splits))
     images = chosen(model, splits, data, split)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from vitlab.data.hashes import digest
 from vitlab.data.holdout import fingerprint, moved, partitioned, with_validation
 from vitlab.data.images import Images
-from vitlab.data.learning import splits_of
-from vitlab.data.sources.request import Splits
+from vitlab.data.open_splits import open_to_learn, with_identities
 from vitlab.data.sources.urls import is_url
+from vitlab.data.splits import Splits
 from vitlab.errors import DataError, DiskError
 from vitlab.evaluation.answers import Answers, Integers, MultiAnswers, SingleAnswers, answers_of
 from vitlab.evaluation.compute import Compute
@@ -208,7 +208,9 @@ def reopened(folder: RunFolder) -> Splits:
     found = folder.duplicates or {}
 
     def open_splits(here: Recipe) -> Splits:
-        splits = partitioned(splits_of(here.data), here.data)
+        splits = partitioned(
+            with_identities(open_to_learn(here.data.data, options=here.data)), here.data
+        )
         splits = replace(splits, test=splits.test.without(found.get("seen_test", ())))
         if here.chooses(len(splits.train)):
             splits = with_validation(splits)

@@ -278,7 +278,7 @@ def search(
         numbers = np.arange(len(vectors))
         names = [f"vector {number}" for number in numbers]
     else:
-        opened = open_images(images, "ignored", columns=columns)
+        opened = open_images(images, "none", columns=columns)
         model = own.model(weights)
         say(*opened.notes)
         source = opened.every()

@@ -248,7 +248,7 @@ def write_masks(
     """
     segmenter = load_segmenter(run)
     check_spec(segmenter.model.config.images)
-    source = open_images(data, "ignored", columns=columns).every()
+    source = open_images(data, "none", columns=columns).every()
     names = [f"{Path(source.name(number)).stem}.png" for number in range(len(source))]
     if len(set(names)) < len(names):  # of images in several folders
         names = [f"{number:06d}-{name}" for number, name in enumerate(names)]

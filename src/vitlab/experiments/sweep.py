@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from vitlab.data.learning import splits_of
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DivergedError, OptionError
 from vitlab.evaluation.metrics import METRICS, main_of
 from vitlab.evaluation.records import RunRecord
@@ -187,7 +187,9 @@ def searching(
     if not recipe.pretext.labeled:
         raise OptionError(f"a sweep needs labels to choose by, not task={task}: name one lr")
     if (grid is None or share is None) and not recipe.pretext.annotated:
-        known = paper_data(recipe.data.data, len(splits_of(recipe.data).classes))
+        known = paper_data(
+            recipe.data.data, len(open_to_learn(recipe.data.data, options=recipe.data).classes)
+        )
     points = default_grid(recipe, known) if grid is None else grid_of(grid)
     usual = {key: [each[key] for each in points] for key in points[0]}
     points = grid_of(usual.pop("lr"), {**usual, **choices})

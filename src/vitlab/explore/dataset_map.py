@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from vitlab.data.images import Images, concat
 from vitlab.data.labels import SingleLabels, labels_of
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import split_opened
 from vitlab.data.sources.request import Given
-from vitlab.data.splits import split_opened
 from vitlab.errors import DataError, ImageError, UserError
 from vitlab.evaluation.answers import sample
 from vitlab.evaluation.choosing import choose

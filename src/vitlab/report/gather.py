@@ -13,7 +13,7 @@ import numpy as np
 from vitlab.data.holdout import with_train_images
 from vitlab.data.images import Images
 from vitlab.data.loading.crops import fitted_image
-from vitlab.data.sources.request import Splits
+from vitlab.data.splits import Splits
 from vitlab.errors import ImageError, UserError
 from vitlab.evaluation.evaluation import Evaluation
 from vitlab.evaluation.infer import Probabilities

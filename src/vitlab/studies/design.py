@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from vitlab.data.sources.request import Splits
+from vitlab.data.splits import Splits
 from vitlab.experiments.cells import Row
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Recipe

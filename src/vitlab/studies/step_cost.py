@@ -9,7 +9,7 @@ from typing import Any
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitlab.data.learning import OpenedData
+from vitlab.data.open_splits import OpenedData
 from vitlab.data.settings import Data
 from vitlab.device import choose
 from vitlab.distributed.shares import counted
@@ -74,7 +74,7 @@ class Examination:
     def _trained(self, cell: Cell, run: Run, trainer: CellTrainer) -> Trained:
         opened = trainer.opened
         channels = run.model.config.channels
-        splits = opened.splits(cell.recipe.data, unlabeled=False)
+        splits = opened.splits(cell.recipe.data)
         train, test = (opened.cached(each, channels) for each in (splits.train, splits.test))
         there = Data(data=self.downstream)
         return Trained(
@@ -83,7 +83,7 @@ class Examination:
             replace(splits, train=train, test=test),
             run.folder,
             choose(trainer.setup.host.device),
-            opened.splits(there, unlabeled=False) if self.downstream else None,
+            opened.splits(there) if self.downstream else None,
         )
 
 

@@ -20,7 +20,7 @@ from vitlab.data.duplicates.signatures import Signatures, signatures
 from vitlab.data.hashes import digest
 from vitlab.data.holdout import copies_together, learned, moved
 from vitlab.data.images import Images
-from vitlab.data.sources.request import Splits
+from vitlab.data.splits import Splits
 from vitlab.errors import DataError, ImageError
 from vitlab.machine.cores import cores
 from vitlab.models.seen import Seen

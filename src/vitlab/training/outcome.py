@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.images import Images
-from vitlab.data.sources.request import Splits
+from vitlab.data.splits import Splits
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Probabilities
 from vitlab.evaluation.mask_figures import Tested

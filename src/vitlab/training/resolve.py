@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from vitlab import device as devices
-from vitlab.data.boxes import SCENES, boxes_of, open_boxes
+from vitlab.data.boxes import SCENES, boxes_of
 from vitlab.data.exists import IN_MEMORY
 from vitlab.data.holdout import (
     fingerprint,
@@ -23,11 +23,11 @@ from vitlab.data.holdout import (
     with_train_images,
     with_validation,
 )
-from vitlab.data.learning import OpenedData, splits_of
-from vitlab.data.masks import mask_splits, open_masks
-from vitlab.data.sources.request import Given, Splits
+from vitlab.data.number_columns import standardized
+from vitlab.data.open_splits import OpenedData, open_to_learn, with_identities
+from vitlab.data.sources.request import Given, MaskReading, TargetKind
+from vitlab.data.splits import Splits
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
-from vitlab.data.targets import open_targets, standardized
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, OptionError, remedy_of
 from vitlab.evaluation.probes.probing import Probe
@@ -275,13 +275,16 @@ def opened_splits(
 ) -> tuple[Splits, str]:
     """Return the images of the recipe's data, or of what was given, and their fingerprint."""
     options = recipe.data
-    unlabeled = recipe.pretext.unlabeled
-    if recipe.pretext.annotated:
-        splits = _annotated(recipe, data, like)
-    elif data is None:
-        splits = opened.splits(options, unlabeled)
+    target = target_of(recipe)
+    if target == "numbers":
+        options = replace(options, label_column=recipe.pretext.columns)
+    masks = MaskReading(like=like) if target == "mask" else None
+    if data is None:
+        splits = opened.splits(options, target, masks)
     else:
-        splits = splits_of(options, unlabeled, data)
+        splits = with_identities(open_to_learn(data, target, options, masks))
+    if target == "boxes":
+        check_queries(splits, recipe.pretext.object_queries)
     if recipe.pretext.labeled:
         splits = partitioned(splits, options)
         if decides := recipe.chooses(len(splits.train)):
@@ -289,28 +292,31 @@ def opened_splits(
     return splits, fingerprint(splits.whole or splits.train)
 
 
-def _annotated(recipe: Recipe, data: Sized | None, like: MaskClasses | None) -> Splits:
-    """Return images with numbers; with masks, by the classes of the weights; or with boxes.
+TARGETS: dict[str, TargetKind] = {
+    "classify": "label",
+    "detect": "boxes",
+    "segment": "mask",
+    "regress": "numbers",
+}
+"""What each task learns of an image; every other one learns without labels."""
 
-    Of boxes there are at most as many in each image as there are queries.
+
+def target_of(recipe: Recipe) -> TargetKind:
+    """Return what a recipe's task learns of each image."""
+    return TARGETS.get(recipe.pretext.task, "optional")
+
+
+def check_queries(splits: Splits, queries: int) -> None:
+    """Refuse images of more objects than can be found in one.
+
+    Raises:
+        OptionError: one has more than there are queries.
     """
-    given = recipe.data.data if data is None else data
-    if recipe.pretext.task == "regress":
-        return open_targets(given, recipe.pretext.columns, recipe.data)
-    if recipe.pretext.task == "segment":
-        opened = open_masks(given, columns=recipe.data, like=like)
-        return mask_splits(opened, recipe.data.test_fraction)
-    if data is not None:
-        raise OptionError(
-            "task=detect learns from a folder with COCO annotations: name one as data"
-        )
-    splits = open_boxes(recipe.data)
     most = max(boxes_of(each).shape[1] for each in splits.parts.values())
-    if most > recipe.pretext.object_queries:
+    if most > queries:
         raise OptionError(
             f"an image has {most} objects, more than can be found: pass --object-queries {most}"
         )
-    return splits
 
 
 # What a recipe leaves to data and machine

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 
 from vitlab import device as devices
-from vitlab.data.holdout import fingerprint, seen_by
+from vitlab.data.holdout import fingerprint, hold_out_some, seen_by
 from vitlab.data.images import Images
-from vitlab.data.masks import mask_splits, masks_of, open_masks, part_masks
+from vitlab.data.masks import masks_of
+from vitlab.data.number_columns import standardized
 from vitlab.data.number_targets import NumberTargets
-from vitlab.data.sources.request import Splits
-from vitlab.data.targets import open_targets, standardized
+from vitlab.data.open_splits import open_to_learn
+from vitlab.data.sources.request import MaskReading
+from vitlab.data.splits import Splits
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.feature_cache import cache_of, features_of
@@ -103,8 +105,8 @@ def segment_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     recipe = request.recipe
     host = request.host
     how = request.masks
-    opened = open_masks(request.data, how.class_names, how.number, recipe.data, host.workers)
-    splits = mask_splits(opened, recipe.data.test_fraction)
+    reading = MaskReading(how.class_names, how.number, host.workers)
+    splits = open_to_learn(request.data, "mask", recipe.data, reading)
     model = headless(recipe, request.start)
     check_spec(model.config.images)
     marks = fingerprint(splits.train.unlabeled()), model_fingerprint(model)
@@ -159,7 +161,8 @@ def regress_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     host = request.host
     searched = request.searched
     names = recipe.pretext.columns
-    splits = standardized(open_targets(request.data, names, recipe.data))
+    options = replace(recipe.data, label_column=tuple(names))
+    splits = standardized(open_to_learn(request.data, "numbers", options))
     base = headless(recipe, request.start)
     marks = fingerprint(splits.whole or splits.train), model_fingerprint(base)
     if folder.started:
@@ -324,7 +327,12 @@ def _fitted(
 
     These are then learned from too.
     """
-    learn, held = (train, chosen) if chosen else part_masks(train, CHOOSE, "choose")
+    learn = train
+    held = chosen
+    if held is None:
+        rows = hold_out_some(train, CHOOSE, "choose")
+        learn = train.without(rows)
+        held = train.take(rows)
     bad: list[Bad] = []
     sets = layer_sets(model, how.concat)
     seen, kept = (

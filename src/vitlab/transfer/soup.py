@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import OptionError, WeightsError
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.files import head_of

@@ -95,7 +95,7 @@ def test_samples_are_scaled_as_the_file_says(kind, bits, values, tags, gray, tmp
     doors = {
         "bytes": EncodedImage(data).decode(1),
         "path": stored(path).decode(1),
-        "data": open_images(str(path), "ignored").every().image(0).decode(1),
+        "data": open_images(str(path), "none").every().image(0).decode(1),
         "Pillow, decoded": stored(held).decode(1),
         "a loader's box": EncodedImage(data).decode_box(1, lambda r, c: (0, 0, c, r), (1, 1))[0],
         "service": decoded(EncodedImage(data, "a", (kind,), 10**6), config)[0],

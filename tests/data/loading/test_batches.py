@@ -12,10 +12,10 @@ from conftest import photo
 from vitlab.data.augment.draws import draws_needed
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
 from vitlab.data.loading.loader import loader
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
 from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.memory import Arrays

@@ -16,7 +16,7 @@ from conftest import call, photo, photo_folder
 from made_files import encoded
 from vitlab.data import prepare
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.prepare import copy, sources_to_copy
 from vitlab.data.settings import Columns
 
@@ -40,7 +40,7 @@ def test_a_copy_has_no_groups_so_that_they_are_split_before(tmp_path: Path) -> N
     lines = [f"{c}/{n:03d}.png,{c},p{n // 2}" for c in "ab" for n in range(20)]
     (tmp_path / "list.csv").write_text("\n".join(["path,label,patient", *lines]))
     columns = Columns(label_column=("label",), group_column="patient")
-    splits = open_to_learn(str(tmp_path / "list.csv"), columns=columns)
+    splits = open_to_learn(str(tmp_path / "list.csv"), options=columns)
     parts = sources_to_copy(str(tmp_path / "list.csv"), columns)
     assert {name: len(each) for name, each in parts.items()} == {
         "train": len(splits.train), "test": len(splits.test),

@@ -20,12 +20,12 @@ from torch.utils.data import Dataset
 
 from conftest import photo, photo_folder
 from vitlab.data.images import Images
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.cache import CachedPixels, cached
 from vitlab.data.loading.loader import Upload, choose_workers, loader
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
 from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.memory import digits

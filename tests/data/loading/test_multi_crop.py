@@ -13,13 +13,13 @@ from conftest import photo
 from vitlab.data.augment.draws import draws_needed
 from vitlab.data.decode.crop_box import DRAWS
 from vitlab.data.decode.stored import EncodedImage, PixelImage
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.crops import load_views
 from vitlab.data.loading.loader import loader
 from vitlab.data.loading.order import draws
 from vitlab.data.loading.views import View
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import World

@@ -10,11 +10,10 @@ from pyarrow import parquet as pq
 
 from conftest import photo
 from made_files import png
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn, split_opened
 from vitlab.data.settings import Columns
 from vitlab.data.sources.tables import quietly
-from vitlab.data.splits import split_opened
 from vitlab.data.summary import input_shape
 from vitlab.errors import DataError
 
@@ -72,7 +71,7 @@ def test_columns_of_tables(tmp_path: Path) -> None:
     assert found.classes == ("x", "y")
     assert found.train.image(0).shape() == (16, 16, 3)
     assert "labels are in column label; --label-column fine_label takes others" in found.notes
-    chosen = open_to_learn(str(file), columns=Columns(path_column="scan", label_column=("side",)))
+    chosen = open_to_learn(str(file), options=Columns(path_column="scan", label_column=("side",)))
     assert chosen.classes == ("l", "r")
     assert not any("--label-column" in note for note in chosen.notes)
     for column, said in (
@@ -80,7 +79,7 @@ def test_columns_of_tables(tmp_path: Path) -> None:
         (("side", "label"), "must hold 0 and 1 only"),
     ):
         with pytest.raises(DataError, match=said):
-            open_to_learn(str(file), columns=Columns(label_column=column))
+            open_to_learn(str(file), options=Columns(label_column=column))
     for table, said in (
         (columns | {"mask": columns["scan"]}, "2 columns of bytes"),
         ({"image": cells}, "has no column of labels beside its images"),

@@ -13,9 +13,8 @@ from pyarrow import parquet as pq
 
 from conftest import TINY, call, photo
 from made_files import png, tarred
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
-from vitlab.data.splits import split_opened
+from vitlab.data.open_splits import open_to_learn, split_opened
 from vitlab.data.summary import missing_lines
 from vitlab.errors import DataError
 

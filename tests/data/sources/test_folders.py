@@ -17,14 +17,14 @@ from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.decode.stored import PixelImage
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import choose_workers
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import group_by_split, open_to_learn
 from vitlab.data.prepare import copy
+from vitlab.data.settings import Data
 from vitlab.data.sources.folders import names_below
 from vitlab.data.sources.memory import digits
 from vitlab.data.sources.request import Found, Part, Request
-from vitlab.data.splits import group_by_split
 from vitlab.data.summary import input_shape
 from vitlab.errors import DataError
 
@@ -218,7 +218,7 @@ def test_another_kind_of_source_is_a_class_and_a_line(monkeypatch, tmp_path) -> 
     module.open_stripes = open_stripes  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "stripes", module)
     monkeypatch.setattr(door, "OPENERS", {"stripes": "stripes:open_stripes"} | door.OPENERS)
-    splits = open_to_learn("stripes", 0.5)
+    splits = open_to_learn("stripes", options=Data(test_fraction=0.5))
     assert (splits.classes, len(splits.train), len(splits.test)) == (("dark", "light"), 10, 10)
     assert input_shape(splits.train) == (8, 1)
     assert choose_workers(splits.train, None) == 0
@@ -240,6 +240,6 @@ def test_digits_are_those_of_scikit_learn() -> None:
     assert np.array_equal(ours.target.values, theirs.target)
     np.testing.assert_array_equal(ours.store.images[..., 0], np.round(theirs.images * 255 / 16))
     assert ours.classes == tuple("0123456789")
-    splits = open_to_learn("digits", test_fraction=0.5)  # the split is fixed
+    splits = open_to_learn("digits", options=Data(test_fraction=0.5))  # the split is fixed
     assert (len(splits.train), len(splits.test)) == (1438, 359)
     assert input_shape(splits.train) == (8, 1)

@@ -14,8 +14,8 @@ import vitlab
 from conftest import BRIEF, photo, photo_folder
 from made_files import png
 from vitlab.data.images import Images
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import stored
@@ -42,7 +42,7 @@ def table(folder: Path, images: Any = None, labels: Any = None) -> str:
 
 
 def whole(data: str, **columns: Any) -> Images:
-    return open_to_learn(data, columns=Columns(**columns)).whole
+    return open_to_learn(data, options=Columns(**columns)).whole
 
 
 def sparse(file: Path, size: int = 40 * 2**30) -> Path:
@@ -122,7 +122,7 @@ def test_paths_inside_of_a_folder_may_be_absolute_or_links(tmp_path: Path) -> No
     (folder / "a" / "more").symlink_to(folder / "b")
     (folder / "b" / "ring").symlink_to(folder / "b")
     photos = str(tmp_path / "photos")
-    assert len(whole(photos)) == len(open_images(photos, "ignored").every()) == 9
+    assert len(whole(photos)) == len(open_images(photos, "none").every()) == 9
 
 
 def test_inside(tmp_path: Path) -> None:
@@ -229,13 +229,13 @@ def test_a_column_of_groups_is_not_split(tmp_path: Path) -> None:
     columns = {"image": images, "label": [0, 1] * 20, "patient": [n // 4 for n in range(40)]}
     pq.write_table(pa.table(columns), tmp_path / "all.parquet")
     asked = Columns(group_column="patient")
-    splits = open_to_learn(str(tmp_path / "all.parquet"), columns=asked)
+    splits = open_to_learn(str(tmp_path / "all.parquet"), options=asked)
     sides = [{*part.group.tolist()} for part in (splits.train, splits.test)]
     assert not sides[0] & sides[1]
     assert len(sides[0] | sides[1]) == 10
     assert len(splits.test) % 4 == 0
     with pytest.raises(DataError, match="no column 'doctor'"):
-        open_to_learn(str(tmp_path / "all.parquet"), columns=Columns(group_column="doctor"))
+        open_to_learn(str(tmp_path / "all.parquet"), options=Columns(group_column="doctor"))
 
 
 def test_cells_that_hold_no_images(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from conftest import call
 from made_files import png
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DataError, ImageError
 
 Writer = Callable[[zipfile.ZipFile], None]

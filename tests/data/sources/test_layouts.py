@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from conftest import call, photo
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Columns
 from vitlab.data.sources.class_levels import choose_class_level
 from vitlab.errors import DataError
@@ -101,7 +101,7 @@ def test_a_folder_around_the_class_folders(tmp_path: Path) -> None:
     assert "the classes are the folders cat, dog, not those above them (more)" in notes_of(root)
     assert labels_of(root, class_folder="outer") == {"all photos": 8}
     with pytest.raises(DataError, match="has only one class"):
-        open_to_learn(str(root), columns=Columns(class_folder="outer"))
+        open_to_learn(str(root), options=Columns(class_folder="outer"))
 
 
 def test_a_folder_around_splits(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from conftest import photo_folder
-from vitlab.data.learning import open_to_learn
+from places_opened import open_targets
 from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.number_columns import standardized
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.paths import Names
-from vitlab.data.targets import open_targets, standardized
 from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig
 
@@ -186,7 +187,7 @@ def test_several_labels_in_one_cell(here: Path) -> None:
     assert splits.train.target.several
     rows = [f"a/00{i}.png,cat; dog" if i % 2 else f"a/00{i}.png,cat" for i in range(6)]
     columns = Columns(label_separator=";")
-    splits = open_to_learn(csv(here, "path,tags", *rows), columns=columns)
+    splits = open_to_learn(csv(here, "path,tags", *rows), options=columns)
     assert splits.classes == ("cat", "dog")
     several = ["path,a,b", "a/000.png,1,1", "a/001.png,0,0", "a/002.png,1,0", "a/003.png,0,1"]
     splits = open_to_learn(csv(here, *several))
@@ -198,21 +199,21 @@ def test_columns_that_the_user_names(here: Path, tmp_path: Path) -> None:
     data = csv(here, "nr,where,mark,label", *lines)
     assert open_to_learn(data).classes == ("0", "1", "2")
     columns = Columns(path_column="where", label_column=("mark",))
-    splits = open_to_learn(data, columns=columns)
+    splits = open_to_learn(data, options=columns)
     assert splits.classes == ("x", "y")
     assert any("images are in column where, labels in mark" in note for note in splits.notes)
     with pytest.raises(DataError, match="has no column 'marc': did you mean mark"):
-        open_to_learn(data, columns=Columns(label_column=("marc",)))
+        open_to_learn(data, options=Columns(label_column=("marc",)))
     with pytest.raises(DataError, match="must hold 0 and 1 only"):
-        open_to_learn(data, columns=Columns(label_column=("mark", "label")))
+        open_to_learn(data, options=Columns(label_column=("mark", "label")))
     with pytest.raises(DataError, match="no such folder"):
-        open_to_learn(data, columns=Columns(images=str(here / "nowhere")))
+        open_to_learn(data, options=Columns(images=str(here / "nowhere")))
     elsewhere = tmp_path / "lists"
     elsewhere.mkdir()
     data = csv(elsewhere, "path,label", *(f"a/00{i}.png,{i % 2}" for i in range(6)))
     with pytest.raises(DataError, match="--images names another folder"):
         open_to_learn(data)
-    assert len(open_to_learn(data, columns=Columns(images=str(here))).train) == 4
+    assert len(open_to_learn(data, options=Columns(images=str(here))).train) == 4
 
 
 @pytest.mark.parametrize("head", ["path,label", "path,label,,"])

@@ -15,11 +15,10 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, ra
 from conftest import photo_folder
 from vitlab.data.holdout import fingerprint
 from vitlab.data.labels import UnlabeledError
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import group_by_split, open_to_learn
 from vitlab.data.settings import Columns
-from vitlab.data.splits import group_by_split
 from vitlab.errors import DataError, ImageError
 from vitlab.models.config import ViTConfig
 
@@ -139,7 +138,7 @@ def test_rows_name_their_split_fold_or_classes(files: list[Path]) -> None:
     for row in rows[:2]:
         row["set"] = "valid"
     rows[3]["set"] = "Test"
-    splits = open_to_learn(pd.DataFrame(rows), columns=Columns(label_column=("day", "night")))
+    splits = open_to_learn(pd.DataFrame(rows), options=Columns(label_column=("day", "night")))
     assert [len(each) for each in splits.parts.values()] == [8, 2, 1]
     assert splits.classes == ("day", "night")
     assert splits.train.target.several
@@ -149,15 +148,15 @@ def test_rows_name_their_split_fold_or_classes(files: list[Path]) -> None:
     assert [len(each) for each in open_to_learn(same).parts.values()] == [5, 6]
     assert any("column fold" in note for note in open_to_learn(same).notes)
     with pytest.raises(DataError, match="contains class"):
-        open_to_learn({"train": rows[:5], "test": rows[5:]}, columns=chosen)
+        open_to_learn({"train": rows[:5], "test": rows[5:]}, options=chosen)
     with pytest.raises(DataError, match="row 1 has no image"):
-        open_to_learn([rows[0], rows[1] | {"pic": None}], columns=chosen)
+        open_to_learn([rows[0], rows[1] | {"pic": None}], options=chosen)
 
 
 def test_paths_in_a_frame_are_found_as_in_lists(files: list[Path]) -> None:
     frame = pd.DataFrame({"id": [f.stem for f in files], "breed": [f.parent.name for f in files]})
     only = frame[frame.breed == "a"].assign(breed=["x", "y"] * 3)
-    splits = open_to_learn(only, columns=Columns(images=str(files[0].parent)))
+    splits = open_to_learn(only, options=Columns(images=str(files[0].parent)))
     assert splits.classes == ("x", "y")
     with pytest.raises(DataError, match="2 of the 2 files of the given data do not exist: x, y"):
         open_to_learn([("x", "a"), ("y", "b")])
@@ -208,12 +207,12 @@ def test_images_without_labels(files: list[Path]) -> None:
         assert found.lacks
         assert (len(found.every()), found.every().classes) == (count, ())
         assert set(group_by_split(found)) == {"all"}
-        assert len(open_images(data, "ignored").every()) == count
+        assert len(open_images(data, "none").every()) == count
         with pytest.raises(UnlabeledError):
             open_images(data)
     rows = [{"pic": stack[0, ..., 0], "label": number} for number in range(2)]
     assert open_images(rows).every().image(0).shape() == (24, 32, 1)
-    assert len(open_images(iter(images), "ignored").every()) == 3
+    assert len(open_images(iter(images), "none").every()) == 3
     assert open_images([(images[0], "a")], "optional").every().classes == ("a",)
     assert open_images((np.zeros((2, 4, 4), np.uint8), [0, 1]), "optional").lacks == ""
 

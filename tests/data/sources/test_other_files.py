@@ -11,8 +11,8 @@ from PIL import Image
 
 from conftest import call, photo
 from made_files import encoded, png, tarred
+from places_opened import open_masks
 from vitlab.data.exists import is_hub_data
-from vitlab.data.masks import open_masks
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.file_tree import MOST_LOOKED_INTO
@@ -56,7 +56,7 @@ def test_a_folder_of_archives(tmp_path: Path) -> None:
     )
     for name in ("train.zip", "test.zip"):
         (tmp_path / name).rename(tmp_path / name.replace("zip", "tar.gz"))
-    for wanted in ("required", "optional", "ignored"):
+    for wanted in ("label", "optional", "none"):
         with pytest.raises(DataError, match=r"archives \(test\.tar\.gz, train\.tar\.gz\): unpack"):
             open_images(str(tmp_path), wanted)
 
@@ -105,7 +105,7 @@ def test_images_by_their_content(tmp_path: Path) -> None:
     assert len(pattern.unsplit) == 10
     assert any("6 files of" in note and "by content" in note for note in pattern.notes)
     assert any("skipped 3 files of" in note for note in pattern.notes)
-    assert len(open_images(str(root), "ignored").every()) == 10
+    assert len(open_images(str(root), "none").every()) == 10
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(root, ".")
     shards = open_images(str(tmp_path / "a.tar"))
@@ -117,7 +117,7 @@ def test_few_files_are_looked_into(tmp_path: Path) -> None:
     for number in range(MOST_LOOKED_INTO + 20):
         (tmp_path / f"{number}.step").write_bytes(b"x")
     photo(1).save(tmp_path / "0.jpg")
-    notes = open_images(str(tmp_path), "ignored").notes
+    notes = open_images(str(tmp_path), "none").notes
     assert any("20 files of" in note and "were not looked into" in note for note in notes)
 
 
@@ -143,12 +143,12 @@ def test_thumbnails_of_a_drive_are_nowhere(tmp_path: Path) -> None:
         opened = open_images(each)
         assert (len(opened.every()), opened.unsplit.classes) == (4, ("cat", "dog")), each
     for each in (f"{root}/**/*.jpg", f"{root}/**", f"{root}/*/**/*.jpg"):
-        assert len(open_images(each, "ignored").every()) == 4, each
+        assert len(open_images(each, "none").every()) == 4, each
     hidden = tmp_path / ".cache" / "@eaDir"  # where the user names such a folder it is meant
     (hidden / "cat").mkdir(parents=True)
     photo(1).save(hidden / "cat" / "1.jpg")
-    assert len(open_images(f"{hidden}/*/*.jpg", "ignored").every()) == 1
-    assert len(open_images(str(hidden), "ignored").every()) == 1
+    assert len(open_images(f"{hidden}/*/*.jpg", "none").every()) == 1
+    assert len(open_images(str(hidden), "none").every()) == 1
 
 
 def test_thumbnails_of_a_drive_have_no_masks(tmp_path: Path) -> None:
@@ -189,4 +189,4 @@ def test_a_tar_of_class_folders(tmp_path: Path) -> None:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    assert len(open_images(str(tmp_path / "d.tar"), "ignored").every()) == 2
+    assert len(open_images(str(tmp_path / "d.tar"), "none").every()) == 2

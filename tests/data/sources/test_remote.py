@@ -22,10 +22,10 @@ from vitlab.data import identities as numbering
 from vitlab.data.duplicates.signatures import signatures
 from vitlab.data.identities import identities
 from vitlab.data.images import concat
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment, Columns
 from vitlab.data.sources import remote
 from vitlab.data.sources.remote import KeptParts
@@ -359,9 +359,9 @@ def test_a_run_is_saved_and_goes_on_to_the_same_bits(server, shards, tmp_path, c
 
 def test_what_is_kept_is_not_asked_for_again(server, shards, tmp_path) -> None:
     columns = Columns(cache_data=str(tmp_path / "kept"))
-    before = open_to_learn(shards, columns=columns).train
+    before = open_to_learn(shards, options=columns).train
     server.forget()
-    source = open_to_learn(shards, columns=columns).train
+    source = open_to_learn(shards, options=columns).train
     found = [source.image(each).content() for each in range(len(source))]
     assert {method for method, path in server.requests if path.endswith(".tar")} == {"HEAD"}
     assert len(server.requests) <= 10  # and whether there is a classes.txt

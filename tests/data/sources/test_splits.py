@@ -21,11 +21,12 @@ from vitlab.data.holdout import (
 )
 from vitlab.data.images import Images, places_in
 from vitlab.data.labels import SingleLabels
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Data
 from vitlab.data.sources.memory import Arrays, split_digits
-from vitlab.data.sources.request import Splits, by_split, split_of
+from vitlab.data.sources.request import by_split, split_of
+from vitlab.data.splits import Splits
 from vitlab.errors import DataError, OptionError
 from vitlab.recipes.recipe import Host
 

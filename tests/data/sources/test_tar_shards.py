@@ -16,12 +16,11 @@ import pytest
 from made_files import png, tarred
 from vitlab.data.holdout import fingerprint
 from vitlab.data.labels import UnlabeledError
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.open_splits import open_to_learn, split_opened
 from vitlab.data.sources import remote
 from vitlab.data.sources import tar_shards as tar
 from vitlab.data.sources.tar_shards import index_shard
-from vitlab.data.splits import split_opened
 from vitlab.errors import DataError
 
 
@@ -205,7 +204,7 @@ def test_shards_without_labels(tmp_path: Path) -> None:
     plain = str(write(tmp_path / "plain.tar", ("a.png", png(1)), ("b.png", png(2)), ("b.txt", b"")))
     half = str(write(tmp_path / "half.tar", ("a.png", png(1)), *samples(0, 1)))
     for _ in range(2):  # the second time from the cache
-        found = open_images(str(tmp_path / "{plain,half}.tar"), "ignored").every()
+        found = open_images(str(tmp_path / "{plain,half}.tar"), "none").every()
         assert [found.name(n) for n in range(4)] == [
             f"{plain} a", f"{plain} b", f"{half} a", f"{half} 00000",
         ]  # fmt: skip

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from conftest import call
-from vitlab.data.boxes import boxes_of, open_boxes
+from places_opened import open_boxes
+from vitlab.data.boxes import boxes_of
 from vitlab.data.images import Images
 from vitlab.data.open import open_images
 from vitlab.data.settings import Data

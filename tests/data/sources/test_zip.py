@@ -16,9 +16,9 @@ from made_files import png
 from vitlab.data.exists import is_hub_data
 from vitlab.data.identities import identities
 from vitlab.data.images import Images
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.open import Opened, open_images
+from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DataError
 from vitlab.places import exists
 
@@ -81,7 +81,7 @@ TREES = {
 def test_a_zip_is_as_its_folder(tmp_path: Path, name: str) -> None:
     folder = tree(tmp_path / "photos", TREES[name])
     file = zip_of(folder)
-    for wanted in ("required", "optional", "ignored"):
+    for wanted in ("label", "optional", "none"):
         outcomes = []
         for place in (folder, file):
             try:
@@ -108,7 +108,7 @@ def test_files_of_labels_in_a_zip(tmp_path: Path) -> None:
     (folder / "metadata.csv").write_text("file_name,label\ndata/1.jpg,x\ndata/2.jpg,y\n")
     with pytest.raises(DataError, match=r"metadata\.csv, which is not read in a zip: unpack it"):
         open_images(str(zip_of(folder)))
-    assert len(open_images(str(zip_of(folder)), "ignored").every()) == 2
+    assert len(open_images(str(zip_of(folder)), "none").every()) == 2
 
 
 def test_holding_out_and_identities_are_those_of_the_folder(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ import pytest
 
 from data.vtab.fakes import listed
 from vitlab.data.exists import check_each
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
-from vitlab.data.splits import split_opened
+from vitlab.data.open_splits import open_to_learn, split_opened
 from vitlab.data.vtab import BY_NAME, available, brightened, open_task
 from vitlab.errors import DataError
 

@@ -10,7 +10,7 @@ import vitlab
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.images import Images
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.sources.memory import Arrays
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation import compute

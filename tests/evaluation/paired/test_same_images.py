@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from conftest import photo_folder
 from vitlab.data.images import Images
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.sources.image_files import ImageFiles
 from vitlab.evaluation.answers import SingleAnswers, answers_of
 from vitlab.evaluation.paired_tests import same_images

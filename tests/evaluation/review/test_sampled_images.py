@@ -8,9 +8,8 @@ import torch
 
 import vitlab
 from conftest import photo
-from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
-from vitlab.data.splits import split_opened
+from vitlab.data.open_splits import open_to_learn, split_opened
 from vitlab.evaluation.answers import sample
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import look_at, thumbnail

@@ -20,7 +20,7 @@ NAMES = ("cat", "dog", "owl")
 
 
 def opened(files: list[str]) -> Images:
-    return open_images(files, "ignored").every()
+    return open_images(files, "none").every()
 
 
 def tiny(name: str = "ViT(width=24,depth=2,heads=3,mlp=32)/8", size: int = 32, **more: Any) -> Any:

@@ -18,9 +18,9 @@ from vitlab.data.duplicates.candidates import Candidates, Cells
 from vitlab.data.duplicates.signatures import Signatures, signatures
 from vitlab.data.images import Images
 from vitlab.data.open import Opened, open_images
+from vitlab.data.open_splits import split_opened
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given
-from vitlab.data.splits import split_opened
 from vitlab.data.target import Integers
 from vitlab.progress import named_if_slow
 

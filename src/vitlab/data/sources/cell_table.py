@@ -88,7 +88,7 @@ def open_rows(table: CellTable, image_column: str, bare: Images, request: Reques
     """
     if not len(bare):
         raise DataError(f"{table.title} has no images")
-    if request.labels == "ignored":
+    if request.target == "none":
         return Found([Part(bare, table.split)])
     known = request.columns
     asked_split = "" if known.split_column == "none" else known.split_column
@@ -101,7 +101,7 @@ def open_rows(table: CellTable, image_column: str, bare: Images, request: Reques
         splits = find_split_column(table.columns, table.cells, facts, held)
     notes = [*splits.notes, *_ignored_split_notes(table, known)]
     rows = np.arange(len(bare))
-    if request.labels == "numbers":
+    if request.target == "numbers":
         columns = [table.cells(name) for name in known.label_column]
         cells = zip(*(map(plain_value, own) for own in columns), strict=True)
         whole = _with_groups(
@@ -114,7 +114,7 @@ def open_rows(table: CellTable, image_column: str, bare: Images, request: Reques
         names, column = _read_labels(table, others, known)
         labeled = _label_rows(bare, table, names, column)
     except DataError as error:
-        if request.labels == "required" and not isinstance(error, UnlabeledError):
+        if request.target == "label" and not isinstance(error, UnlabeledError):
             raise
         part = Part(_with_groups(bare, table, known), table.split, f"{NO_LABELS}{error}")
         return Found(_in_splits(part, rows, splits), notes)

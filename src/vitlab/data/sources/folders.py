@@ -110,7 +110,7 @@ def open_files(request: Request) -> Found | None:
         files = named_files(given, "standard input")
         return Found([Part(files, lacks="paths on standard input have no labels")])
     if path.is_file():
-        if path.suffix.lower() not in SUFFIXES | READABLE and request.labels != "ignored":
+        if path.suffix.lower() not in SUFFIXES | READABLE and request.target != "none":
             return None
         return Found([Part(image_paths([str(path)]), lacks=f"{name} is one image without a label")])
     if is_url(name) or not any(sign in name for sign in PATTERN):

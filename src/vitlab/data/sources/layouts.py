@@ -65,7 +65,7 @@ def open_tree(tree: FileTree, request: Request) -> Found:
     Raises:
         DataError: as `open_folder`.
     """
-    if request.labels == "ignored":
+    if request.target == "none":
         found = _without_labels(tree, {"": tree})
         return Found(found.parts, [*found.notes, *tree.content_lines()])
     inner = tree if request.columns.class_folder == "outer" else _enter(tree)
@@ -102,7 +102,7 @@ def _of_folders(tree: FileTree, request: Request) -> Found:
             )
         return _of_classes(tree, request.columns.class_folder)
     except DataError:
-        if request.labels == "required":
+        if request.target == "label":
             raise
         splits = flat or splits_inside(tree)
         if "train" not in splits:

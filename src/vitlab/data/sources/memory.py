@@ -31,9 +31,10 @@ from vitlab.data.sources.image_files import named_files
 from vitlab.data.sources.lists import Row, find_images, read_paths
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import Picture, Pictures, as_picture, several, stored
-from vitlab.data.sources.request import NO_LABELS, Found, Part, Request, Splits
+from vitlab.data.sources.request import NO_LABELS, Found, Part, Request
 from vitlab.data.sources.tables import open_dataset
 from vitlab.data.split_words import SPLIT_WORDS
+from vitlab.data.splits import Splits
 from vitlab.data.target import Classes
 from vitlab.errors import DataError, ImageError, UserError
 
@@ -92,7 +93,7 @@ def open_digits(request: Request) -> Found | None:
     if request.data != DIGITS:
         return None
     own = digits()
-    if request.labels == "ignored":
+    if request.target == "none":
         return Found([Part(own)])
     splits = split_digits(own)
     return Found([Part(splits.train, "train"), Part(splits.test, "test")], splits.notes)
@@ -215,7 +216,7 @@ def _opened(data: Any, title: str, request: Request, names: Classes) -> Found:
         bare = _pictures([image for image, _ in pairs], title)
         return _label_all(bare, lambda: [label for _, label in pairs], title, request, names)
     bare = Images.of(Items(data))
-    if request.labels != "ignored":
+    if request.target != "none":
         bare.image(0)  # what is wrong with it, such as ToTensor, is so with all
     return _label_all(bare, lambda: _labels(data, title), title, request, names or _names(data))
 
@@ -228,12 +229,12 @@ def _label_all(
     names: Classes,
 ) -> Found:
     """Return images with a label each, as a table of one column has them."""
-    if request.labels == "ignored":
+    if request.target == "none":
         return Found([Part(bare)])
     try:
         labels = read_labels()
     except DataError as error:
-        if request.labels != "optional":
+        if request.target != "optional":
             raise
         return Found([Part(bare, lacks=f"{NO_LABELS}{error}")])
     table = CellTable(
@@ -244,15 +245,15 @@ def _label_all(
         {"label": names} if names else {},
     )
     own = Columns(label_separator=request.columns.label_separator)
-    wanted = "required" if request.labels == "numbers" else request.labels
-    found = open_rows(table, "image", bare, replace(request, columns=own, labels=wanted))
+    wanted = "label" if request.target == "numbers" else request.target
+    found = open_rows(table, "image", bare, replace(request, columns=own, target=wanted))
     if not request.classes or names:
         return found
     try:
         for part in found.parts:
             _check_named(part.source.classes, request.classes, title)
     except DataError as error:
-        if wanted == "required":
+        if wanted == "label":
             raise
         return Found([Part(bare, lacks=f"{NO_LABELS}{error}")])
     return found

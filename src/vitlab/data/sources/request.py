@@ -16,43 +16,9 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.paths import some
 from vitlab.data.split_words import SPLIT_WORDS
 from vitlab.data.target import Classes
-
-ALL = "all"
-"""The part of data that comes unsplit."""
+from vitlab.models.heads.mask_classes import Ignored, MaskClasses
 
 NO_LABELS = "no labels: "  # begins `Part.lacks` of data that could have some
-
-
-@dataclass(frozen=True)
-class Splits:
-    """Training and test images under one class index.
-
-    Attributes:
-        train: to learn from
-        test: the test split if there is one, else the validation split, else what was held out
-        validation: the validation split, if there is a test split beside it
-        whole: all images, of data that came unsplit
-        notes: remarks for the user on how the splits were found
-        own_validation: whether the validation images were held out of the training images
-    """
-
-    train: Images
-    test: Images
-    validation: Images | None = None
-    whole: Images | None = None
-    notes: list[str] = field(default_factory=list)
-    own_validation: bool = False
-
-    @property
-    def classes(self) -> Classes:
-        """Names of the classes, in the order that the labels index."""
-        return self.train.classes
-
-    @property
-    def parts(self) -> dict[str, Images]:
-        """The splits that there are, by name."""
-        named = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {name: source for name, source in named.items() if source is not None}
 
 
 def split_of(words: str) -> str:
@@ -100,10 +66,11 @@ def split_file_lines(files: Sequence[str], title: str) -> list[str]:
     return []
 
 
-Wanted = Literal["required", "optional", "ignored", "numbers"]
-"""Whether images without labels are refused, told apart from labeled ones, or all images alike.
+TargetKind = Literal["label", "optional", "none", "numbers", "boxes", "mask"]
+"""What is wanted of each image.
 
-Or labels are numbers: those of each `label_column`.
+Its label or labels, without which images are left out; these where there are some (`optional`);
+nothing (`none`); the numbers of each `label_column`; the boxes of objects; or a mask.
 """
 
 Given = str | Path | Sized | Images
@@ -117,23 +84,42 @@ name the classes that numbers index: `{"train": …, "test": …, "classes": ["c
 
 
 @dataclass(frozen=True)
+class MaskReading:
+    """How masks are read.
+
+    Attributes:
+        class_names: a file with a class per line, or `number name` in each line
+        ignore: the number that does not count; None for none, -1 for that of the layout
+        workers: processes that look for the numbers in the masks; None to choose
+        like: classes and numbers to read the masks by, of a model; None for the data's own
+    """
+
+    class_names: str = ""
+    ignore: Ignored = -1
+    workers: int | None = None
+    like: MaskClasses | None = None
+
+
+@dataclass(frozen=True)
 class Request:
     """One DATA, and what is wanted of it.
 
     Attributes:
         data: what to call it in a message: the name that the user wrote
         given: that name again, or the object in memory
-        labels: what becomes of images without labels
+        target: what is wanted of each image
         classes: those that labels must be among, if the caller knows them; numbers without names
             are refused where these have names
         columns: the columns of a list or a table
+        masks: how masks are read
     """
 
     data: str
     given: Any = None
-    labels: Wanted = "required"
+    target: TargetKind = "label"
     classes: Classes = ()
     columns: Columns = Columns()
+    masks: MaskReading = MaskReading()
 
     @property
     def path(self) -> Path:

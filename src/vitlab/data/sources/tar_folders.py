@@ -68,7 +68,7 @@ def open_by_folder(keys: Sequence[str], bare: Images, request: Request, split: s
         add_folder(listings, f"{folder}/" if folder else "").images.append(base)
     tree = FileTree(MemberPlace(request.data, bare, rows), listings)
     try:
-        found = open_tree(tree, replace(request, labels="required"))
+        found = open_tree(tree, replace(request, target="label"))
     except DataError:
         return None
     classes = {name for part in found.parts for name in part.source.classes}

@@ -93,7 +93,7 @@ def _open_by_folder(parts: Sequence[Part], request: Request) -> Found | None:
     """Return images with their folders as labels, if none has a label and these are classes."""
     found = list[Part]()
     notes = list[str]()
-    for part in parts if request.labels in ("required", "optional") else ():
+    for part in parts if request.target in ("label", "optional") else ():
         source = part.source
         by_folder = None
         if part.lacks and isinstance(source.store, Shards):
@@ -142,7 +142,7 @@ def _open_split(places: Sequence[str], index: IndexedShards, split: str, request
     if index.by_content:
         images = counted(index.by_content, "image")
         notes.append(f"{images} of {some(places)} without a usual ending, by content")
-    if request.labels == "ignored":
+    if request.target == "none":
         return Found([Part(bare, split)], notes)
     if not index.has_labels:
         return Found([Part(bare, split, f"{NO_LABELS}{lacks}")], notes)
@@ -155,9 +155,9 @@ def _open_split(places: Sequence[str], index: IndexedShards, split: str, request
         {"label": tuple(names)} if names else {},
         split=split,
     )
-    wanted = "required" if request.labels == "numbers" else request.labels
+    wanted = "label" if request.target == "numbers" else request.target
     own = Columns(label_separator=request.columns.label_separator)
-    found = open_rows(table, "image", bare, replace(request, columns=own, labels=wanted))
+    found = open_rows(table, "image", bare, replace(request, columns=own, target=wanted))
     parts = [replace(part, lacks=lacks or part.lacks) if part.lacks else part
              for part in found.parts]  # fmt: skip
     return Found(parts, [*notes, *found.notes])

@@ -286,7 +286,7 @@ def open_zip(request: Request) -> Found | None:
         return None
     tree, notes = list_zip(path)
     for name in METADATA:
-        if name in tree.listing.beside and request.labels != "ignored":
+        if name in tree.listing.beside and request.target != "none":
             raise DataError(
                 f"{path} has a list of its images, {name}, which is not read in a zip: unpack it "
                 "and name the folder"

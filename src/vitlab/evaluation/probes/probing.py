@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from vitlab.data.images import Images
-from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.cache import cached
+from vitlab.data.open_splits import open_to_learn
 from vitlab.data.sources.request import Given, title_of
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
@@ -173,7 +173,7 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
     cache = cache_of(how.cache)
     with joined(str(compute.device), TIMEOUT, resumes=False, option="") as (world, device):
         with world.agreed():
-            splits = open_to_learn(data, columns=how.columns)
+            splits = open_to_learn(data, options=how.columns)
             classes_of(splits.train, title_of(data))
             asked = unlearned(splits.test, model.seen)
         alone = world.size == 1

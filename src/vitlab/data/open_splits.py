@@ -1,4 +1,7 @@
-"""Data to learn from, with labels or without, split; opened once for several runs: `OpenedData`."""
+"""Splits of opened data, to learn from and to be tested on; opened once for several runs.
+
+Data has splits of its own, or a share of each class is held out for testing: always the same.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,48 +11,82 @@ import numpy as np
 from vitlab.data.holdout import chosen, in_splits
 from vitlab.data.identities import identified
 from vitlab.data.images import Images, concat
-from vitlab.data.labels import check_classes
+from vitlab.data.labels import check_class_names, check_classes
 from vitlab.data.loading.cache import PixelCache, cached
 from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns, Data
-from vitlab.data.sources.request import ALL, Given, Splits
+from vitlab.data.sources.request import Given, MaskReading, TargetKind
 from vitlab.data.split_words import SPLIT_WORDS
-from vitlab.data.splits import split_opened
-from vitlab.errors import DataError
+from vitlab.data.splits import ALL, Splits
+from vitlab.errors import DataError, OptionError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
 USUAL = Data().test_fraction  # another one is the user's own choice
 LOOKED_AT = 8  # images, before training
 
 
+def split_opened(opened: Opened, fraction: float = USUAL) -> Splits:
+    """Return training and test images: those of the data, or a share that is held out.
+
+    Args:
+        opened: with targets
+        fraction: of each class, held out for testing where the data comes unsplit
+    """
+    return in_splits(opened.parts, fraction, opened.notes)
+
+
+def group_by_split(opened: Opened) -> dict[str, Images]:
+    """Return images by split, none of them empty: what would be held out is `test`.
+
+    Images without labels are in their own split, unless it has labeled ones; else in `all`.
+    """
+    splits = dict(opened.parts)
+    if opened.unsplit is not None and not opened.lacks:
+        splits = split_opened(opened).parts
+    beside = [source for name, source in opened.unlabeled.items() if name in splits]
+    splits |= {name: own for name, own in opened.unlabeled.items() if name not in splits}
+    if beside:
+        whole = [*beside, *([splits[ALL]] if ALL in opened.unlabeled else [])]
+        splits[ALL] = concat(whole)
+    return {name: source for name, source in splits.items() if len(source)}
+
+
 def open_to_learn(
     data: Given,
-    test_fraction: float = USUAL,
-    *,
-    columns: Columns | None = None,
-    unlabeled: bool = False,
+    target: TargetKind = "label",
+    options: Columns | None = None,
+    masks: MaskReading | None = None,
 ) -> Splits:
     """Open data to learn from, and to be tested on.
 
     Args:
         data: as a user names it, or in memory
-        test_fraction: share of each class to hold out where the data comes unsplit
-        columns: the columns of a list or a table; None to find them
-        unlabeled: learn without labels, from all images of the training split
+        target: what is learned of each image; `optional` learns without labels, from all images of
+            the training split
+        options: the columns of a list or a table, and, of `Data`, what is held out of unsplit data
+        masks: how these are read
 
     Raises:
+        OptionError: no columns of numbers are named.
         DataError: the data cannot be used: fewer than two classes, or too few images.
     """
-    opened = open_images(data, "optional" if unlabeled else "required", columns=columns)
-    splits = (
-        _without_labels(opened, test_fraction) if unlabeled else split_opened(opened, test_fraction)
-    )
-    if not unlabeled:
+    options = options or Columns()
+    if target == "numbers":
+        if not options.label_column:
+            raise OptionError(
+                "task=regress learns columns of numbers: name them, targets=age,height"
+            )
+        check_class_names(options.label_column, "targets", "target")
+    opened = open_images(data, target, columns=options, masks=masks)
+    share = options.test_fraction if isinstance(options, Data) else USUAL
+    split = _without_labels if target == "optional" else split_opened
+    splits = split(opened, share)
+    if target == "label":
         _check_classes(splits, opened.title)
     short = not len(splits.train) or not len(splits.test)
-    if unlabeled or short:
+    if target == "optional" or (short and target == "label"):
         _check_readable(splits, opened.title)
-    if short:
+    if short and target in ("label", "optional"):
         raise DataError(
             f"{opened.title} has too few images to hold some out (copies stay together)"
             + "".join(f"; {note}" for note in opened.notes if note.startswith("left out"))
@@ -69,10 +106,8 @@ def _check_classes(splits: Splits, title: str) -> None:
             check_classes(source.present(), learned, f"{title} {part}")
 
 
-def splits_of(options: Data, unlabeled: bool = False, data: Given | None = None) -> Splits:
-    """Open what the options of a recipe name, or images in memory in its place, to learn from."""
-    given = options.data if data is None else data
-    splits = open_to_learn(given, options.test_fraction, columns=options, unlabeled=unlabeled)
+def with_identities(splits: Splits) -> Splits:
+    """Return splits whose training images know their identities."""
     return replace(splits, train=identified(splits.train)) if splits.whole is None else splits
 
 
@@ -168,25 +203,30 @@ class OpenedData:
     """
 
     def __init__(self) -> None:
-        self._splits: dict[tuple[bool, Data], Splits] = {}
+        self._splits: dict[tuple[TargetKind, Data, MaskReading | None], Splits] = {}
         self._decoded: dict[tuple[int, int], PixelCache] = {}
 
-    def splits(self, options: Data, unlabeled: bool) -> Splits:
+    def splits(
+        self, options: Data, target: TargetKind = "label", masks: MaskReading | None = None
+    ) -> Splits:
         """Return all images of the data that the options name, opened now or before.
 
         Args:
             options: which data, and how to read it; which part of it a run uses plays no part
-            unlabeled: whether to learn without labels
+            target: what is learned of each image
+            masks: how these are read
 
         Raises:
             DataError: the data cannot be used.
         """
         key = (
-            unlabeled,
+            target,
             replace(options, dev_share=0.0, fold="", train_images=0, drop_duplicates=False),
+            masks,
         )
         if key not in self._splits:
-            self._splits[key] = splits_of(options, unlabeled)
+            splits = open_to_learn(options.data, target, options, masks)
+            self._splits[key] = with_identities(splits)
         return self._splits[key]
 
     def cached(self, source: Images, channels: int) -> Images:

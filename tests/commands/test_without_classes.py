@@ -48,52 +48,6 @@ def other(run: Path, place: Path, *, seed: int = 1, task: str = "") -> Path:
     return place
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("evaluate", "RUN", "digits"),
-        ("evaluate", "RUN", "digits", "--calibrate"),
-        ("evaluate", "RUN", "digits", "--label-errors", "errors.csv"),
-        ("predict", "RUN", "image.png"),
-        ("predict", "RUN", "image.png", "--out", "answers.csv"),
-        ("export", "RUN", "--to", "web", "--out", "page"),
-    ],
-)
-def test_what_needs_classes_is_refused_with_what_gives_them(
-    learned: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    an_image()
-    given = [str(learned) if word == "RUN" else word for word in words]
-    code, out, err = call(capsys, *given)
-    assert (code, out) == (2, "")
-    line = err.splitlines()[-1]
-    assert line.startswith(f"vitlab {words[0]}: ")
-    assert "has no classifier" in line
-    assert f"vitlab finetune DATA --from {learned}" in line
-    assert "numbers stand for" not in err
-    assert sorted(each.name for each in Path().iterdir()) == ["image.png"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("evaluate", "{}", "digits"),
-        ("train", "digits", "--model", "dVAE/8", "--out", "run"),
-        ("finetune", "digits", "--from", "{}", "--out", "run"),
-    ],
-)
-def test_commands_that_need_classes_refuse_a_tokenizer(
-    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = "dVAE(codes=12,code_width=6,width=8)/4"
-    saved = vitlab.save(vitlab.create(name, image_size=8), tmp_path / "tokenizer")
-    code, out, err = call(capsys, *(word.format(saved) for word in words))
-    assert (code, out) == (2, "")
-    assert "is a tokenizer, which has no classes: " in err.splitlines()[-1]
-    code, out, _ = call(capsys, "load-check", str(saved))
-    assert (code, name in out, ".weight from " in out) == (0, True, True)
-
-
 def test_its_advice_works(
     learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,3 +113,10 @@ def test_losses_of_different_tasks_are_not_compared(learned: Path, tmp_path: Pat
     )
     assert "--mask-ratio" in found["notes"][2]
     assert 'class="best"' not in page.read_text()
+
+
+def test_a_tokenizer_can_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "dVAE(codes=12,code_width=6,width=8)/4"
+    saved = vitlab.save(vitlab.create(name, image_size=8), tmp_path / "tokenizer")
+    code, out, _ = call(capsys, "load-check", str(saved))
+    assert (code, name in out, ".weight from " in out) == (0, True, True)

@@ -6,7 +6,7 @@ run is made when it is first asked for, and has its data in the folder `data` be
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -146,8 +146,9 @@ MAKERS: dict[str, Callable[[Path], None]] = {
 class SixRuns:
     """The runs by their kind, below a folder that the processes of a session share."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, makers: Mapping[str, Callable[[Path], None]] = MAKERS) -> None:
         self.root = root
+        self.makers = makers
         self.asked = set[str]()
 
     def folder(self, kind: str) -> Path:
@@ -159,7 +160,7 @@ class SixRuns:
             if not listed.exists():
                 shutil.rmtree(place, ignore_errors=True)  # of a process that failed
                 place.mkdir()
-                MAKERS[kind](place)
+                self.makers[kind](place)
                 listed.write_text(json.dumps(files_below(place)))
         self.asked.add(kind)
         return place / "run"

@@ -17,6 +17,7 @@ these lines, so they refuse the same things in the same words.
 
 import difflib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, Self, cast, get_type_hints
@@ -191,9 +192,12 @@ class Options:
         Raises:
             OptionError: the first invalid field; the message says what is allowed.
         """
+        usual = valid_defaults(type(self))
         for name, hint in hints(type(self)).items():
-            value = checked(type(self), name, getattr(self, name), hint)
-            object.__setattr__(self, name, value)
+            value = getattr(self, name)
+            if name not in usual or value is not usual[name]:
+                value = checked(type(self), name, value, hint)
+                object.__setattr__(self, name, value)
         for name, default in defaults(type(self)).items():
             if getattr(self, name) != default:
                 self.check_applies(name)
@@ -306,6 +310,17 @@ def options_of(kind: type[Options]) -> dict[str, Option]:
 def defaults(kind: type[Options]) -> dict[str, Any]:
     """Return the default of each field, in order."""
     return _schema(cast(Any, kind))[2]
+
+
+@cache
+def valid_defaults(kind: Any) -> dict[str, Any]:
+    """Return the defaults that a check leaves as they are: such values need none."""
+    valid = {}
+    for name, default in defaults(kind).items():
+        with suppress(OptionError):  # of a field that must be given
+            if checked(kind, name, default) is default:
+                valid[name] = default
+    return valid
 
 
 @cache

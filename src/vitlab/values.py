@@ -5,7 +5,6 @@ import re
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from numbers import Integral, Real
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -21,7 +20,7 @@ class MismatchError(Exception):
 
 def conform(value: Any, hint: Any) -> Any:
     """Convert a value to a type: whole numbers to int, lists to tuples."""
-    origin, parts = _origin_and_parts(hint)
+    origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _first_fitting(value, parts)
     if origin is Literal:
@@ -58,12 +57,6 @@ def fits(value: Any, hint: Any) -> bool:
     except MismatchError:
         return False
     return True
-
-
-@cache
-def _origin_and_parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return `tuple` and `(int, int)` of `tuple[int, int]`."""
-    return get_origin(hint), get_args(hint)
 
 
 def _first_fitting(value: Any, types_: tuple[Any, ...]) -> Any:

@@ -391,10 +391,9 @@ def placed(names: Names, own_row: bool, register_rows: bool) -> Names:
 
 def parts_of(names: Names, key: str) -> tuple[str, ...]:
     """Return the names under which a tensor is written, as templates; () if the table has none."""
-    for word, end in _words_and_ends(names):
-        if word + end == key and names[word]:
-            return _whole_names(names, names[word][0], end)
-    return ()
+    few = {word: names[word] for word in names if word in f"block {key}"}  # of all: each takes time
+    rows = of_tensors(few).get(key)
+    return rows[0].names if rows else ()
 
 
 def first_name(names: Names, key: str) -> str:
@@ -404,23 +403,17 @@ def first_name(names: Names, key: str) -> str:
 
 def of_tensors(names: Names) -> Names:
     """Return a table with a word for every tensor, `qkv.bias`, and whole templates of names."""
-    return {
-        word + end: [replace(row, names=_whole_names(names, row, end)) for row in names[word]]
-        for word, end in _words_and_ends(names)
-    }
-
-
-def _words_and_ends(names: Names) -> Iterator[tuple[str, str]]:
-    """Yield the words of a table, each with every end that makes a tensor of it."""
-    for word in names:
-        ends = [""] if word in TENSORS or "." in word else [f".{part}" for part in PARTS]
-        yield from ((word, end) for end in ends if not end or word + end not in names)
-
-
-def _whole_names(names: Names, row: StoredAs, end: str) -> tuple[str, ...]:
-    """Return the names of a row with those of their block before them, and an end."""
     block = names["block"][0].names[0] if "block" in names else ""
-    return tuple((block + name[1:] if name.startswith(".") else name) + end for name in row.names)
+    tensors: Names = {}
+    for word, rows in names.items():
+        ends = [""] if word in TENSORS or "." in word else [f".{part}" for part in PARTS]
+        for end in ends:
+            if not end or word + end not in names:
+                tensors[word + end] = [
+                    replace(row, names=tuple(re.sub(r"^\.", block, n) + end for n in row.names))
+                    for row in rows
+                ]
+    return tensors
 
 
 class _Template(NamedTuple):

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from syntax import nodes_of, parse_file
+
 SILENT = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -39,6 +41,7 @@ ENTRIES = (  # of each, the first name that is there
     "serving.app|serving.serve.app|serve.app",
     "commands.predict",
 )
+REACHING = ast.Import | ast.ImportFrom | ast.Call  # nodes that can reach other files
 STRINGS = ("FSTRING", "TSTRING")  # that are several tokens from Python 3.12, and 3.14, on
 
 
@@ -106,7 +109,7 @@ def docstring_lines(nodes: Iterable[ast.AST]) -> set[int]:
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     lines: set[int] = set()
     for node in nodes:
-        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
             first = node.body[0]
             lines |= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
     return lines
@@ -127,9 +130,10 @@ def read_modules(root: Path) -> dict[str, Module]:
     modules = {}
     for name, file in files.items():
         text = file.read_text(encoding="utf-8")
-        nodes = list(ast.walk(ast.parse(text)))
-        targets = {each for node in nodes for each in imported_modules(node, root.name, files)}
-        by_name = any(reaches_by_name(node, root.name, files) for node in nodes)
+        nodes = nodes_of(parse_file(file))
+        reaching = [node for node in nodes if isinstance(node, REACHING)]
+        targets = {each for node in reaching for each in imported_modules(node, root.name, files)}
+        by_name = any(reaches_by_name(node, root.name, files) for node in reaching)
         modules[name] = Module(count_tokens(text, nodes), frozenset(targets), by_name)
     return modules
 

@@ -35,7 +35,7 @@ from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host
 from vitlab.runs import versions
 
-pytest_plugins = ["steady"]
+pytest_plugins = ["steady", "six_runs"]
 prepare_torchvision()  # before transformers or timm import it
 torch.set_num_threads(1)  # also if something imported it first
 
@@ -231,18 +231,6 @@ def fewer_digits(count: int = 360) -> Iterator[None]:
 def few_scenes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The same for one test."""
     yield from fewer_scenes(monkeypatch)
-
-
-@pytest.fixture(scope="session")
-def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run on digits, made by the command line."""
-    from vitlab.cli import main
-
-    folder = tmp_path_factory.mktemp("digits") / "run"
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "digits", "--out", str(folder), *QUICK], effort=Effort(memory=False))
-    assert not stop.value.code
-    return folder
 
 
 QUICK = ["--model", "ViT(width=16,depth=1,heads=2,mlp=32)/4"]

@@ -24,6 +24,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from syntax import nodes_of, parse_file
+
 PARTICIPLE = re.compile(
     r"^(\w*(ed|en)|found|known|given|kept|told|said|held|left|made|drawn|shown|begun|gone|own"
     r"|others?|leaving|lacking|missing|beside|within|beyond|between|elsewhere|there|unlike|several"
@@ -52,12 +54,12 @@ def find_habits(root: Path) -> dict[str, list[str]]:
     homes = stable_names(root / "__init__.pyi")
     for file in sorted(root.rglob("*.py")):
         path = file.relative_to(root)
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tree = parse_file(file)
         for name in public_names(tree):
             public[name].add(path.as_posix())
         module = ".".join((root.name, *path.with_suffix("").parts))
         stable = {name for home, name in homes if home == module}
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             for habit, words in habits_of(node, stable):
                 line = getattr(node, "lineno", 0)
                 places[habit].append(f"{path.as_posix()}:{line} {words}".rstrip())
@@ -147,11 +149,11 @@ def long_texts(tree: ast.Module) -> Iterator[int]:
     """Yield the first lines of long texts that are no docstrings."""
     documented = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Module | ast.ClassDef | Function)
         if node.body and isinstance(node.body[0], ast.Expr)
     }
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             lines = (node.end_lineno or 0) - node.lineno
             if lines > 10 and node.value.count("\n") > 10 and id(node) not in documented:

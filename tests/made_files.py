@@ -3,6 +3,7 @@
 import io
 import struct
 import tarfile
+import zipfile
 import zlib
 from typing import Any
 
@@ -31,6 +32,15 @@ def tarred(*members: tuple[str, bytes]) -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def zipped(*members: tuple[str, bytes]) -> bytes:
+    """A zip of these members."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in members:
+            archive.writestr(name, content)
     return stream.getvalue()
 
 

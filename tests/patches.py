@@ -29,6 +29,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from syntax import nodes_of, parse_file
+
 METHODS = {"setattr", "delattr", "setitem", "delitem"}
 FUNCTIONS = {"setattr", "delattr", "patch"}
 COUNTED = (  # nodes of the syntax tree: what patches, and what gives names
@@ -139,8 +141,7 @@ def find_patches(package: str, folder: Path) -> list[str]:
     """Return where tests patch a package: `file:line object`."""
     places = []
     for file in sorted(folder.rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        nodes = [node for node in ast.walk(tree) if isinstance(node, COUNTED)]
+        nodes = [node for node in nodes_of(parse_file(file)) if isinstance(node, COUNTED)]
         names = names_of(nodes, package)
         for node in nodes:
             path = file.relative_to(folder).as_posix()

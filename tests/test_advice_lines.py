@@ -12,6 +12,7 @@ import pytest
 import vitlab
 import vitlab.commands
 from conftest import call, photo_folder
+from syntax import nodes_of, parse_file
 from test_by_name import texts_of
 from test_house import graph_of, module_of
 from vitlab.command_table import COMMANDS, command_named
@@ -56,7 +57,7 @@ def options() -> dict[str, set[str]]:
 def trees() -> dict[str, ast.Module]:
     """Every file of the package, by the name of its module."""
     files = SOURCE.rglob("*.py")
-    return {module_of(file, SOURCE): ast.parse(file.read_text("utf-8")) for file in files}
+    return {module_of(file, SOURCE): parse_file(file) for file in files}
 
 
 @cache
@@ -78,13 +79,13 @@ def reaching() -> dict[str, set[str]]:
 
 def lines_of(tree: ast.Module) -> Iterator[str]:
     """The texts of a file but its docstrings; an ellipsis for what is put into them."""
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    inner = {id(node.value) for node in nodes_of(tree) if isinstance(node, ast.Expr)}
+    for node in nodes_of(tree):
         if isinstance(node, ast.JoinedStr):
             inner |= {id(each) for each in ast.walk(node) if each is not node}
             texts = [each.value if isinstance(each, ast.Constant) else "…" for each in node.values]
             yield "".join(map(str, texts))
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
             yield node.value
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from syntax import nodes_of
 from test_house import parsed
 from vitlab.by_name import load_object
 
@@ -49,7 +50,7 @@ def text_of(node: ast.AST | None) -> str | None:
 
 def texts_of(tree: ast.AST) -> list[str]:
     """The texts "module:object" of a file."""
-    texts = (text_of(node) for node in ast.walk(tree))
+    texts = (text_of(node) for node in nodes_of(tree))
     return [text for text in texts if text is not None and TEXT.fullmatch(text)]
 
 
@@ -68,12 +69,12 @@ def import_holes(node: ast.AST, modules: set[str]) -> Iterator[str]:
 def importing_holes(tree: ast.AST) -> Iterator[str]:
     """Uses of what imports by name, but calls that spell out another package."""
     spelled = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
             name = text_of(node.args[0])
             if name is not None and not is_ours(name):
                 spelled.add(id(node.func))
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Name | ast.Attribute) and id(node) not in spelled:
             if name_of(node) in IMPORTERS:
                 yield f"{name_of(node)} of ours, or of what only a run shows"
@@ -108,7 +109,7 @@ def name_of(node: ast.AST) -> str:
 
 def holes(path: str, tree: ast.Module, modules: set[str]) -> list[str]:
     """Every way in which a file reaches the package by name though it may not."""
-    nodes = list(ast.walk(tree))
+    nodes = nodes_of(tree)
     found = [hole for node in nodes for hole in import_holes(node, modules)]
     if path not in IMPORTING:
         found += importing_holes(tree)

@@ -12,6 +12,7 @@ import pytest
 
 import house_numbers
 import patches
+from syntax import nodes_of, parse_file
 
 REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "vitlab"
@@ -74,7 +75,7 @@ def module_of(file: Path, root: Path) -> str:
 
 def imported(tree: ast.AST, modules: set[str]) -> Iterator[str]:
     """The modules of ours that a file imports, inside functions and for type checkers too."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [each.name for each in node.names]
@@ -136,8 +137,7 @@ def test_every_room_has_its_layer_and_imports_point_downward() -> None:
 def parsed() -> dict[str, ast.Module]:
     """What is in each file of the package, by its path."""
     files = sorted(SOURCE.rglob("*.py"))
-    texts = {str(file.relative_to(SOURCE)): file.read_text(encoding="utf-8") for file in files}
-    return {path: ast.parse(text) for path, text in texts.items()}
+    return {str(file.relative_to(SOURCE)): parse_file(file) for file in files}
 
 
 def test_no_two_classes_share_a_name() -> None:
@@ -162,7 +162,7 @@ def test_data_classes_are_frozen() -> None:
     found = {
         node.name
         for tree in parsed().values()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ClassDef)
         for how in map(ast.unparse, node.decorator_list)
         if how.startswith("dataclass") and "frozen=True" not in how
@@ -180,7 +180,7 @@ def test_functions_stay_short() -> None:
     long = {
         f"{path}:{node.name}"
         for path, tree in parsed().items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > 60
     }
     assert long == set()

@@ -1,12 +1,14 @@
 """Every rule of an option: types, bounds, choices, when it applies, the words of a refusal."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
+from vitlab.command_table import COMMANDS, command_named
 from vitlab.errors import OptionError, UserError
 from vitlab.options import (
     Options,
@@ -15,6 +17,8 @@ from vitlab.options import (
     at_most,
     below,
     check_known,
+    checked,
+    defaults,
     hints,
     nearest,
     option,
@@ -49,6 +53,25 @@ class Toy(Options):
     both: float = option(1.0, "of either", only=when_any("warm", "flag"))
     stem: str = option("linear", "part", choices=lambda: ("linear", "conv"))
     inner: Inner = Inner()
+
+
+def groups_below(kind: type[Options]) -> Iterator[type[Options]]:
+    """Every group of options, with those that are made of it."""
+    for each in kind.__subclasses__():
+        yield each
+        yield from groups_below(each)
+
+
+def test_a_default_is_what_a_check_would_make_of_it() -> None:
+    """It is not checked again whenever a group is made."""
+    for name in COMMANDS:
+        command_named(name)
+    ours = [each for each in groups_below(Options) if each.__module__.startswith("vitlab.")]
+    assert len(ours) > 40
+    for kind in ours:
+        for name, default in defaults(kind).items():
+            if default is not MISSING:
+                assert repr(checked(kind, name, default)) == repr(default), f"{kind}: {name}"
 
 
 def refused(**choices: Any) -> str:

@@ -181,8 +181,9 @@ class Options:
 
     def __repr__(self) -> str:
         """Show what differs from the defaults."""
-        given = [(name, getattr(self, name), usual) for name, usual in defaults(type(self)).items()]
-        inside = ", ".join(f"{name}={value!r}" for name, value, usual in given if value != usual)
+        usual = defaults(type(self))
+        chosen = [name for name in usual if getattr(self, name) != usual[name]]
+        inside = ", ".join(f"{name}={getattr(self, name)!r}" for name in chosen)
         return f"{type(self).__name__}({inside})"
 
     def __post_init__(self) -> None:
@@ -191,10 +192,11 @@ class Options:
         Raises:
             OptionError: the first invalid field; the message says what is allowed.
         """
-        for name, hint in hints(type(self)).items():
-            value = checked(type(self), name, getattr(self, name), hint)
-            object.__setattr__(self, name, value)
-        for name, default in defaults(type(self)).items():
+        usual = defaults(type(self))
+        for name, default in usual.items():
+            if (value := getattr(self, name)) is not default:  # which is valid
+                object.__setattr__(self, name, checked(type(self), name, value))
+        for name, default in usual.items():
             if getattr(self, name) != default:
                 self.check_applies(name)
 
@@ -354,14 +356,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"choose from {listed}"
 
 
-def checked(kind: type[Options], name: str, value: object, hint: Any = None) -> Any:
+def checked(kind: type[Options], name: str, value: object) -> Any:
     """Return a value converted to the type of field `name` of `kind`, within its bounds.
 
     Raises:
         OptionError: it is invalid; the message says what is allowed.
     """
     about = options_of(kind).get(name, Option(""))
-    hint = hints(kind)[name] if hint is None else hint
+    hint = hints(kind)[name]
     limits = " and ".join(bound.words for bound in about.bounds)
     try:
         result = conform(value, hint)

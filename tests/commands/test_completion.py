@@ -38,9 +38,3 @@ def test_other_shells_have_a_script_too(shell: str, capsys: pytest.CaptureFixtur
     assert code == 0
     assert "vitlab" in script
     assert "label-smoothing" in script
-
-
-def test_no_other_shell(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = call(capsys, "completion", "csh")
-    assert code == 2
-    assert "shell must be" in err

@@ -59,20 +59,3 @@ def test_the_page_is_one_file_with_its_words_escaped(
     code, _, err = call(capsys, *words)
     assert (code, "already exists: pass --replace" in err) == (2, True)
     assert call(capsys, *words, "--replace")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["nowhere"], "no such file or folder: nowhere"),
-        (["TRAIN", "--out", "pairs.txt"], "out must be a file name that ends in .html"),
-        ([], "missing TRAIN"),
-    ],
-)
-def test_wrong_input(
-    words: list[str], says: str, data: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [data[0] if word == "TRAIN" else word for word in words]
-    code, out, err = call(capsys, "duplicates", *words)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert says in err

@@ -90,35 +90,6 @@ def test_the_table_and_the_probes_that_are_left_out(
         assert files == kept, "other features each time"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--l2", "some"], "l2 must be a number or auto, above 0, not some"),
-        (["--protocol", "svm"], "protocol must be"),
-        (["--protocol", "fewshot", "--shots", "99"], "nothing is left to measure: left out: 99 "),
-        (["--shots", "0"], "shots must be at least 1, not (0,)"),
-        (["--seeds", "0"], "seeds must be at least 1"),
-        (["--l2", "0"], "l2 must be above 0"),
-        (["--layer", "1"], "layer=1 applies only with what=mean"),
-        (["--what", "mean", "--layer", "2"], "layer 2 of ViT(width=16,depth=1,heads=2,mlp=32)/4"),
-        (["list"], "has several labels per image: a probe needs one class per image"),
-        (["--what", "patches"], "what must be one of features, mean, not patches"),
-    ],
-)
-def test_one_line_for_what_cannot_be(
-    capsys: pytest.CaptureFixture[str], weights: str, photos: Path, words: list[str], message: str
-) -> None:
-    lines = [f'{{"path": "photos/red/00{n}.png", "labels": ["x", "{n}"]}}' for n in range(6)]
-    (photos.parent / "list.jsonl").write_text("\n".join(lines))
-    data = photos.parent / "list.jsonl" if words == ["list"] else photos
-    given = ("fewshot", weights, str(data), "--workers", "0")
-    words = [] if words == ["list"] else words
-    shots = () if "--shots" in words else ("--shots", "1")
-    code, out, err = call(capsys, *given, *shots, *words)
-    assert (code, out, len(err.splitlines())) == (2, "", 1), err
-    assert message in err
-
-
 @pytest.mark.parametrize("protocol", ["knn", "means", "logistic"])
 def test_features_that_are_no_numbers_are_refused(
     weights: str, photos: Path, protocol: ProtocolName

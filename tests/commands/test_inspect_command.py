@@ -84,23 +84,6 @@ def test_a_folder_of_pictures_numbers_and_a_page(
     assert "each head of layer 1 looks" in page
 
 
-def test_a_class_or_layer_that_is_not_there_is_one_line(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = images(tmp_path / "images")[-1]
-    for wrong, line in (
-        (["--watch", "horse"], "'horse' is not a class of the model: cat, <b>dog</b>"),
-        (["--layer", "3"], "layer must be from 1 to 2, not 3"),
-        (["--layer", "-1"], "layer must be at least 0"),
-    ):
-        words = ["inspect", str(model), file, "--out", str(tmp_path / "no"), *wrong]
-        code, _, said = call(capsys, *words)
-        assert code == 2
-        assert line in said
-        assert len(said.strip().splitlines()) == 1
-        assert not (tmp_path / "no").exists()
-
-
 def test_a_resnet_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = images(tmp_path / "images")
     saved = vitlab.save(vitlab.create("BiT-R(1-1)x1", 3, 32, zero_head=False), tmp_path / "resnet")
@@ -117,26 +100,3 @@ def test_a_resnet_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixtur
     facts = json.loads((out / "inspect.json").read_text())
     assert facts["model"].startswith("BiT")
     assert [each["image"] for each in facts["seen"]] == files
-
-
-def test_nothing_is_left_of_images_that_are_none(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff no image")
-    (tmp_path / "empty").mkdir()
-    Image.new("1", (20_000, 20_000)).save(tmp_path / "huge.png")
-    for name, words in (
-        ("broken.jpg", "broken.jpg"),
-        ("huge.png", "pixels exceed the limit"),
-        ("empty", "no images in"),
-        ("none.png", "no such file"),
-    ):
-        out = tmp_path / "look"
-        code, _, said = call(capsys, "inspect", str(model), str(tmp_path / name), "--out", str(out))
-        assert code == 2
-        assert words in said
-        assert len(said.strip().splitlines()) == 1
-        assert not out.exists()
-    code, _, said = call(capsys, "inspect", str(model), "--out", str(out))
-    assert code == 2
-    assert "missing PATH" in said

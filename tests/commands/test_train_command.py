@@ -87,8 +87,3 @@ def test_a_runs_recipe_can_be_given_back(
         monkeypatch.chdir(place)
         words = [*tiny[1:], *(["--recipe", "digits"] if number else []), "--out", str(again)]
         assert build(parse(Train, words)).recipe.optimizer.lr == usual != 3e-3
-    (tmp_path / "x.toml").write_text("nothing = 3\nthat is TOML")
-    for wrong in ("x.toml", "nowhere.toml"):
-        code, _, err = call(capsys, "train", "digits", "--recipe", str(tmp_path / wrong))
-        assert code == 2
-        assert "cannot be read as a recipe" in err

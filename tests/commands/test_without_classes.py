@@ -9,20 +9,9 @@ import pytest
 from PIL import Image
 
 import vitlab
-from conftest import BRIEF, TINY, call
+from conftest import call
 from vitlab.commands.push import _figures as figures_of_a_card
-from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-
-QUICK = {"model": TINY["model"], "epochs": 1, "batch": 512, "warmup_steps": 0, "precision": "fp32"}
-
-
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of masked patch prediction, watched by neighbors."""
-    host = Host(probe="digits", probe_by="knn", workers=0, effort=BRIEF)
-    folder = tmp_path_factory.mktemp("learned") / "run"
-    return vitlab.train(vitlab.recipe("masked-patch", "digits", **QUICK), folder, host=host).folder
 
 
 def an_image() -> None:
@@ -48,56 +37,10 @@ def other(run: Path, place: Path, *, seed: int = 1, task: str = "") -> Path:
     return place
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("evaluate", "RUN", "digits"),
-        ("evaluate", "RUN", "digits", "--calibrate"),
-        ("evaluate", "RUN", "digits", "--label-errors", "errors.csv"),
-        ("predict", "RUN", "image.png"),
-        ("predict", "RUN", "image.png", "--out", "answers.csv"),
-        ("export", "RUN", "--to", "web", "--out", "page"),
-    ],
-)
-def test_what_needs_classes_is_refused_with_what_gives_them(
-    learned: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    an_image()
-    given = [str(learned) if word == "RUN" else word for word in words]
-    code, out, err = call(capsys, *given)
-    assert (code, out) == (2, "")
-    line = err.splitlines()[-1]
-    assert line.startswith(f"vitlab {words[0]}: ")
-    assert "has no classifier" in line
-    assert f"vitlab finetune DATA --from {learned}" in line
-    assert "numbers stand for" not in err
-    assert sorted(each.name for each in Path().iterdir()) == ["image.png"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("evaluate", "{}", "digits"),
-        ("train", "digits", "--model", "dVAE/8", "--out", "run"),
-        ("finetune", "digits", "--from", "{}", "--out", "run"),
-    ],
-)
-def test_commands_that_need_classes_refuse_a_tokenizer(
-    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = "dVAE(codes=12,code_width=6,width=8)/4"
-    saved = vitlab.save(vitlab.create(name, image_size=8), tmp_path / "tokenizer")
-    code, out, err = call(capsys, *(word.format(saved) for word in words))
-    assert (code, out) == (2, "")
-    assert "is a tokenizer, which has no classes: " in err.splitlines()[-1]
-    code, out, _ = call(capsys, "load-check", str(saved))
-    assert (code, name in out, ".weight from " in out) == (0, True, True)
-
-
 def test_its_advice_works(
-    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    unlabeled_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("finetune", "digits", "--from", str(learned), "--out", str(tmp_path / "tuned"))
+    words = ("finetune", "digits", "--from", str(unlabeled_run), "--out", str(tmp_path / "tuned"))
     code, _, err = call(capsys, *words, "--steps", "2", "--batch", "256", "--warmup-steps", "0")
     assert code == 0, err
     assert call(capsys, "evaluate", str(tmp_path / "tuned"), "digits")[0] == 0
@@ -113,30 +56,32 @@ def test_its_advice_works(
     ],
 )
 def test_what_needs_features_alone_works(
-    learned: Path, words: tuple[str, ...], found: str, capsys: pytest.CaptureFixture[str]
+    unlabeled_run: Path, words: tuple[str, ...], found: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     an_image()
-    code, out, err = call(capsys, *[str(learned) if word == "RUN" else word for word in words])
+    code, out, err = call(
+        capsys, *[str(unlabeled_run) if word == "RUN" else word for word in words]
+    )
     assert code == 0, err
     assert found in out
 
 
-def test_its_card_has_no_figures_of_a_test(learned: Path) -> None:
-    assert figures_of_a_card(str(learned), vitlab.load(learned)) is None
+def test_its_card_has_no_figures_of_a_test(unlabeled_run: Path) -> None:
+    assert figures_of_a_card(str(unlabeled_run), vitlab.load(unlabeled_run)) is None
 
 
 def test_runs_of_one_task_are_compared(
-    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    unlabeled_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    second = other(learned, tmp_path / "second")
+    second = other(unlabeled_run, tmp_path / "second")
     page = tmp_path / "page.html"
-    code, out, err = call(capsys, "compare", str(learned), str(second), "--out", str(page))
+    code, out, err = call(capsys, "compare", str(unlabeled_run), str(second), "--out", str(page))
     assert code == 0
     assert err.count("\n") == 1
     assert "learned without labels, and so without a test accuracy: run, second" in err
     assert all(word in out for word in ("20-NN", "--seed", str(page)))
-    found = vitlab.compare([learned, second])
-    loss = RunFolder(learned).result()["loss"]
+    found = vitlab.compare([unlabeled_run, second])
+    loss = RunFolder(unlabeled_run).result()["loss"]
     assert [each["loss"] for each in found["runs"]] == [loss, loss / 2]
     assert {each["task"] for each in found["runs"]} == {"masked-patch"}
     assert found["seeds"][0]["mean"]["loss"] == pytest.approx(0.75 * loss)
@@ -150,12 +95,19 @@ def test_runs_of_one_task_are_compared(
         assert word not in text
 
 
-def test_losses_of_different_tasks_are_not_compared(learned: Path, tmp_path: Path) -> None:
-    second = other(learned, tmp_path / "second", seed=0, task="mae")
+def test_losses_of_different_tasks_are_not_compared(unlabeled_run: Path, tmp_path: Path) -> None:
+    second = other(unlabeled_run, tmp_path / "second", seed=0, task="mae")
     page = tmp_path / "page.html"
-    found = vitlab.compare([learned, second], page)
+    found = vitlab.compare([unlabeled_run, second], page)
     assert found["notes"][1] == (
         "losses are different quantities, those of different tasks (run: masked-patch, second: mae)"
     )
     assert "--mask-ratio" in found["notes"][2]
     assert 'class="best"' not in page.read_text()
+
+
+def test_a_tokenizer_can_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "dVAE(codes=12,code_width=6,width=8)/4"
+    saved = vitlab.save(vitlab.create(name, image_size=8), tmp_path / "tokenizer")
+    code, out, _ = call(capsys, "load-check", str(saved))
+    assert (code, name in out, ".weight from " in out) == (0, True, True)

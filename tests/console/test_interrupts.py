@@ -170,6 +170,7 @@ def test_runs_that_are_timed_side_by_side_leave_nothing(tmp_path: Path, signals:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     words = ["train", "digits", *TINY, "--seeds", "2", "--jobs", "2", "--dry-run"]
+    words += ["--check-duplicates", "no"]
     process = start(words, tmp_path, TMPDIR=str(scratch))
     wait_until(lambda: process.poll() is not None or list(scratch.glob("vitlab-timing-*/*")))
     for number in range(signals):

@@ -9,7 +9,7 @@ import pytest
 
 import vitlab
 from conftest import BRIEF, LIGHT, TINY, photo, photo_folder
-from vitlab.data import learning as room
+from vitlab.data import open_splits as room
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.images import Images
 from vitlab.data.loading.cache import CachedPixels, cached

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from PIL import Image
 
 import vitlab
-from conftest import BRIEF, SHOWN, call, fewer_scenes
+from conftest import SHOWN, call
 from places_opened import open_boxes
 from vitlab.data.box_targets import BoxTargets
 from vitlab.data.boxes import boxes_of, scenes
@@ -23,10 +22,8 @@ from vitlab.errors import DataError, WeightsError
 from vitlab.evaluation.average_precision import average_precision, box_figures
 from vitlab.evaluation.detection import Detections
 from vitlab.graphs import check
-from vitlab.recipes.recipe import Host
 from vitlab.weights.detector import load_detector
 
-HOST = Host(workers=0, device="cpu", effort=BRIEF)
 TINY: dict[str, Any] = {"model": "ViT(width=16,depth=2,heads=2,mlp=32)/8", "batch": 16, "steps": 3,
                         "warmup": 0, "query_blocks": 1, "object_queries": 9,
                         "precision": "fp32"}  # fmt: skip
@@ -331,27 +328,18 @@ def test_train_evaluate_predict(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "flips does not apply to a run of masks, boxes or numbers" in err
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run on few scenes."""
-    recipe = vitlab.recipe("detect", "digit-scenes", **TINY, image_size=48)
-    with pytest.MonkeyPatch.context() as patch:
-        for _ in fewer_scenes(patch):
-            yield vitlab.train(recipe, tmp_path_factory.mktemp("few") / "run", host=HOST).folder
-
-
 def test_the_onnx_file_gives_probabilities_and_boxes(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    boxes_run: Path, few_scenes: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    words = ["export", str(run), "--to", "onnx", "--out", str(tmp_path / "boxes")]
+    words = ["export", str(boxes_run), "--to", "onnx", "--out", str(tmp_path / "boxes")]
     code, text, err = call(capsys, *words, "--json")
     assert code == 0, err
     found = json.loads(text)
     assert found["outputs"] == {"probabilities": ["batch", 9, 10], "boxes": ["batch", 9, 4]}
     session = onnxruntime.InferenceSession(found["file"])
-    detector = load_detector(run)
-    photos = [np.asarray(scenes("test").images[number]) for number in range(3)]
+    detector = load_detector(boxes_run)
+    photos = [np.asarray(scenes("test").store.images[number]) for number in range(3)]
     images = vitlab.preprocess(detector.model)(photos)
     with torch.inference_mode():
         own = detector(images)
@@ -365,31 +353,32 @@ def test_the_onnx_file_gives_probabilities_and_boxes(
     assert "no block of 2 deviates" in capsys.readouterr().out
 
 
-def test_damaged_images_are_named(run: Path, tmp_path: Path, capsys: Any) -> None:
+def test_damaged_images_are_named(boxes_run: Path, tmp_path: Path, capsys: Any) -> None:
     classes = [{"id": 7, "name": "3"}, {"id": 3, "name": "5"}]
     root = coco_folder(tmp_path / "photos", categories=classes)
     (root / "images" / "2.png").write_bytes(b"no image")
     how = ["--workers", "0", "--device", "cpu", "--json"]
-    code, text, err = call(capsys, "evaluate", str(run), str(root), "--split", "all", *how)
+    code, text, err = call(capsys, "evaluate", str(boxes_run), str(root), "--split", "all", *how)
     assert code == 0, err
     assert (json.loads(text)["images"], json.loads(text)["damaged"]) == (11, 1)
     assert "2.png: not a JPEG" in err
-    code, text, _ = call(capsys, "predict", str(run), str(root / "images"), *how)
+    code, text, _ = call(capsys, "predict", str(boxes_run), str(root / "images"), *how)
     rows = {Path(row["image"]).name: row for row in json.loads(text)["detections"]}
     assert {name for name, row in rows.items() if "error" in row} == {"2.png"}
     assert all("objects" in row for name, row in rows.items() if name != "2.png")
     for file in (root / "images").glob("*.png"):
         file.write_bytes(b"no image")
-    code, _, err = call(capsys, "evaluate", str(run), str(root), "--split", "all", *how)
+    code, _, err = call(capsys, "evaluate", str(boxes_run), str(root), "--split", "all", *how)
     assert code == 2
     assert "no image can be used: " in err.splitlines()[-1]
 
 
-def test_a_head_of_another_model_is_refused(run: Path, tmp_path: Path) -> None:
-    assert load_detector(run).about.classes == tuple("0123456789")
-    assert "flip = false" in (run / "run.toml").read_text()  # the recipe mirrors, digits are not
-    copy = shutil.copytree(run, tmp_path / "copy")
-    other = vitlab.load(run)
+def test_a_head_of_another_model_is_refused(boxes_run: Path, tmp_path: Path) -> None:
+    assert load_detector(boxes_run).about.classes == tuple("0123456789")
+    # the recipe mirrors, digits are not
+    assert "flip = false" in (boxes_run / "run.toml").read_text()
+    copy = shutil.copytree(boxes_run, tmp_path / "copy")
+    other = vitlab.load(boxes_run)
     with torch.no_grad():
         next(other.parameters()).add_(1)
     vitlab.save(other, copy / "model")

@@ -2,6 +2,7 @@
 
 import tracemalloc
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,10 +26,15 @@ from vitlab.evaluation.per_class import (
 )
 from vitlab.evaluation.reliability import bins, calibration_error
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # its own imports warn
-    peers.prepare_torchvision()
-    from torchmetrics.functional import classification as tm
+
+@pytest.fixture(scope="module")
+def tm() -> Any:
+    """The figures of torchmetrics, which is imported for a second."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own imports warn
+        peers.prepare_torchvision()
+        from torchmetrics.functional import classification
+    return classification
 
 
 def some(classes: int, images: int = 500) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -44,7 +50,7 @@ def one_hot(labels: NDArray[np.int64], classes: int) -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize(("classes", "rounded"), [(2, False), (3, True), (10, True), (37, False)])
-def test_against_scikit_learn(classes: int, rounded: bool) -> None:
+def test_against_scikit_learn(classes: int, rounded: bool, tm: Any) -> None:
     probabilities, labels = some(classes)
     probabilities = probabilities.round(2) + 1e-3 if rounded else probabilities  # many equal ones
     ours, guess = figures(probabilities, SingleLabels(labels)), probabilities.argmax(1)
@@ -188,7 +194,7 @@ def test_certainty_and_ties() -> None:
 
 
 @pytest.mark.parametrize(("classes", "rounded"), [(2, True), (7, False)])
-def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> None:
+def test_several_labels_against_scikit_learn(classes: int, rounded: bool, tm: Any) -> None:
     generator = np.random.default_rng(classes)
     labels = (generator.random((200, classes)) < 0.3).astype(np.uint8)
     probabilities = np.clip(0.3 * labels + 0.7 * generator.random((200, classes)), 0.01, 0.99)

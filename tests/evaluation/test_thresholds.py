@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 
 import vitlab
-from conftest import SHOWN, call, photo_folder
+from conftest import call, photo_folder
 from evaluation.small_models import noisy
+from six_runs import run_in, write_tags
 from vitlab.data.labels import MultiLabels
 from vitlab.data.open_splits import open_to_learn
 from vitlab.errors import DataError, OptionError, WeightsError
@@ -22,7 +24,6 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import predict
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.per_class import class_figures
-from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 
 CLASSES = ("green", "odd", "red")
@@ -76,21 +77,6 @@ def test_degenerate_scores() -> None:
     assert thresholds_json(np.array([0.5, 0.25]), "ab") == {"a": 0.5, "b": 0.25}
 
 
-def listed(folder: Path, *parts: str) -> str:
-    """A list of images with several labels, in these splits."""
-    rows = []
-    for number, part in enumerate(parts):
-        photo_folder(folder / part, {"red": 5 + number, "green": 5})
-        split = {} if part == "all" else {"split": part}
-        rows += [
-            {"path": f"{part}/{name}/{i:03d}.png", "labels": [name, *["odd"] * i][:2]} | split
-            for name in ("red", "green")
-            for i in range(5)
-        ]
-    (folder / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return str(folder / "list.jsonl")
-
-
 def model() -> vitlab.VisionTransformer:
     made = noisy(std=0.2, image_size=16, labels=CLASSES)
     made.provenance = {"multi_label": True}
@@ -98,7 +84,7 @@ def model() -> vitlab.VisionTransformer:
 
 
 def test_each_class_has_a_probability_of_its_own(tmp_path: Path) -> None:
-    data, made = listed(tmp_path, "all"), model()
+    data, made = write_tags(tmp_path, "all"), model()
     result = vitlab.evaluate(made, data, split="all")
     assert {"map", "micro_f1", "macro_f1", "bce"} <= set(result)
     assert not {"accuracy", "top5", "nll", "ece"} & set(result)
@@ -117,7 +103,7 @@ def test_each_class_has_a_probability_of_its_own(tmp_path: Path) -> None:
 
 
 def test_they_are_chosen_on_validation_images_kept_and_used(tmp_path: Path) -> None:
-    data, made = listed(tmp_path / "data", "train", "val", "test"), model()
+    data, made = write_tags(tmp_path / "data", "train", "val", "test"), model()
     found = vitlab.choose_thresholds(made, data, workers=0)
     held = open_to_learn(data).validation
     assert held is not None
@@ -152,7 +138,7 @@ def test_they_are_chosen_on_validation_images_kept_and_used(tmp_path: Path) -> N
 def test_one_for_all_given_or_kept_when_the_temperature_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, made = listed(tmp_path / "data", "train", "val", "test"), model()
+    data, made = write_tags(tmp_path / "data", "train", "val", "test"), model()
     half = vitlab.evaluate(made, data, workers=0)
     assert half["thresholds"] == 0.5
     low = vitlab.evaluate(made, data, threshold=0.01, workers=0)
@@ -173,7 +159,7 @@ def test_one_for_all_given_or_kept_when_the_temperature_changes(
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    data, made = listed(tmp_path / "data", "train", "test"), model()
+    data, made = write_tags(tmp_path / "data", "train", "test"), model()
     with pytest.raises(DataError, match=r"no validation split to choose thresholds on, .*patience"):
         vitlab.choose_thresholds(made, data)
     for given, match in [
@@ -201,16 +187,10 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_keeps_them_with_a_run_and_its_report_shows_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tags_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, out = listed(tmp_path / "data", "train", "val", "test"), str(tmp_path / "run")
-    recipe = vitlab.recipe(
-        "small", data, model="ViT(width=16,depth=1,heads=2,mlp=32)/4", steps=2, batch=8,
-        warmup=0.0, loss="bce",
-    )  # fmt: skip
-    run = vitlab.train(
-        recipe, out, host=Host(check_duplicates="no", effort=SHOWN)
-    )  # images are alike
+    data = str(tags_run.with_name("data") / "list.jsonl")
+    out = str(shutil.copytree(tags_run, tmp_path / "run"))
     words = ("evaluate", out, data, "--choose-thresholds", "class")
     code, text, err = call(capsys, *words)
     assert code == 0, err
@@ -224,10 +204,10 @@ def test_the_command_keeps_them_with_a_run_and_its_report_shows_them(
     assert "Confusion matrix" not in page
     code, text, _ = call(capsys, "evaluate", out, data, "--json")
     assert (code, json.loads(text)["thresholds"]["odd"]) == (0, kept[1])
-    image = str(next((tmp_path / "data" / "test").rglob("*.png")))
+    image = str(next((tags_run.with_name("data") / "test").rglob("*.png")))
     code, text, _ = call(capsys, "predict", out, image, "--json")
     assert set(json.loads(text)["predictions"][0]["predicted"]) <= set(CLASSES)
-    assert run.metrics["map"] is not None
+    assert run_in(tags_run).metrics["map"] is not None
 
 
 def test_classes_whose_validation_images_decide_nothing_are_named(tmp_path: Path, capsys) -> None:

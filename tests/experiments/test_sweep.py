@@ -225,27 +225,3 @@ def test_a_folder_with_something_else_is_left_alone(digits_run: Path, tmp_path: 
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     with pytest.raises(RunError, match="exists and contains no run"):
         vitlab.sweep(recipe(), tmp_path / "mine", [0.1], host=LIGHT)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--sweep-share", "0.1"], "sweep_share=0.1 applies only with sweep"),
-        (["--sweep", "0.1", "--folds", "3"], "folds and sweep exclude each other: set one of them"),
-        (["--seeds", "2", "--folds", "3"], "folds and seeds exclude each other: set one of them"),
-        (["--seeds", "1"], "seeds must be 0 or at least 2, not 1"),
-        (["--folds", "1"], "folds must be 0 or at least 2, not 1"),
-        (["--sweep", "--sweep-more", "dropout"], "sweep_more=dropout is not NAME=V,V, such as"),
-        (["--sweep", "--sweep-more", "lr=1,2"], "lr is in the grid already: name other options"),
-        (["--sweep", "--sweep-more", "dropuot=0,0.1"], "did you mean dropout?"),
-    ],
-)
-def test_refusals_of_the_command_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = call(capsys, "train", "digits", *words)
-    assert (code, out) == (2, "")
-    *begun, last = err.splitlines()
-    assert message in last
-    assert len(begun) <= 1, "what was begun, unless the command line itself is refused"
-    assert list(Path.cwd().iterdir()) == []

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import threading
@@ -19,7 +18,6 @@ from conftest import call, photo, photo_folder
 from explore.made import SMALL
 from serve.made import encoded, tiny
 from steady import PATIENCE, wait_until
-from vitlab.errors import UserError
 from vitlab.explore import explore_routes as exploring
 from vitlab.explore.explore_routes import has_window
 from vitlab.explore.parse_inputs import parse_inputs
@@ -112,23 +110,6 @@ def test_from_the_first_line_to_the_last(
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["saved", "*.gif"], "no such file: *.gif"),
-        (["saved", "--host", "0.0.0.0"], "unknown option 'host'"),
-        (["saved", "--port", "99999"], "port must be at least 0 and at most 65535"),
-    ],
-)
-def test_what_cannot_be_explored(
-    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
-) -> None:
-    code, out, err = call(capsys, "explore", *words)
-    assert (code, out) == (2, "")
-    assert says in err
-    assert len(err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
     ("platform", "environment", "expected"),
     [
         ("linux", {}, False),
@@ -173,21 +154,3 @@ def test_words_in_any_order(several: Path) -> None:
         ("hub", "hub"),
     )  # fmt: skip
     assert images == ("holiday", "*.png", "no-ending", "model=3.png", "cut.jpg")
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ([], "name a model to explore"),
-        (["holiday"], "name a model to explore"),
-        (["saved", "holiday/on.png"], "no such file: holiday/on.png; did you mean holiday/one.png"),
-        (["saved", "nowhere"], "no such file or folder: nowhere"),
-        (["saved", "a=saved", "b=saved", "a=run"], "two models are named a"),
-        (["user/name"], "no such file or folder: user/name; on the Hub: cannot load user/name"),
-        (["ViT-B/16"], "names a shape, not weights"),
-        (["a\0b"], "no such file or folder"),
-    ],
-)
-def test_what_cannot_be_meant(several: Path, words: list[str], says: str) -> None:
-    with pytest.raises(UserError, match=re.escape(says)):
-        parse_inputs(words)

@@ -161,6 +161,6 @@ def test_an_interrupted_or_failed_compilation_leaves_nothing(
 
         monkeypatch.setattr(torch._inductor, "aot_compile", fail)
         with pytest.raises((KeyboardInterrupt, WeightsError, PackageError)):
-            vitlab.export(model, tmp_path / "model.pt2", "torch")
+            vitlab.export(model, tmp_path / "model.pt2", "torch", bare=True)
         assert list(scratch.iterdir()) == []
         assert [each.name for each in tmp_path.iterdir()] == ["scratch"]

@@ -62,14 +62,6 @@ def test_the_model_is_left_as_it_was(fails: bool) -> None:
     model.encode(torch.randn(2, 3, 8, 8)).sum().backward()  # no inference tensors among its weights
 
 
-def test_what_cannot_be_measured() -> None:
-    model = vitlab.create(NAME, 3, 8)
-    with pytest.raises(OptionError, match="batch must be at least 1, not 0"):
-        vitlab.measure.speed(model, batch=0)
-    with pytest.raises(vitlab.UserError, match="unknown device 'gpu'"):
-        vitlab.measure.speed(model, device="gpu")
-
-
 @pytest.mark.parametrize("fused", [False, True])
 def test_figures_of_a_name_and_of_a_folder(fused: bool, tmp_path: Path) -> None:
     figures = measure(NAME, classes=3, image_size=8, timed=True, fused=fused, batch=2, seconds=0.2)

@@ -47,7 +47,10 @@ FEW = ("three-things", "deit3", "lejepa", "mae", "masked-patch")
 # need a tokenizer, a teacher, minutes, boxes (whose matching is the host's), numbers, a fitted head
 ELSEWHERE = {"beit", "dino", "tokenizer", "deit-distilled", "detect", "regress", "segment"}
 OTHERS = [e for e in RECIPES if e not in {*ELSEWHERE, *FEW} and not e.endswith("finetune")]
-DECODER = {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
+SMALLER = {  # parts of these recipes, which the size of the model does not decide
+    "mae": {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2},
+    "lejepa": {"local_crops": 2, "slices": 8, "embedding": 8, "head_width": 16},
+}
 CHOICES: dict[str, dict[str, Any]] = {
     "bf16, RandAugment": {
         "precision": "bf16", "dropout": 0.1, "drop_path": 0.5, "rand_ops": 2, "erase": 0.9,
@@ -105,7 +108,7 @@ def few_photos(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_no_step_of_a_recipe_waits_but_for_permission(
     name: str, few_photos: str, tmp_path: Path
 ) -> None:
-    recipe = vitlab.recipe(name, few_photos, **SMALL | (DECODER if name == "mae" else {}))
+    recipe = vitlab.recipe(name, few_photos, **SMALL | SMALLER.get(name, {}))
     waits = trained(recipe, tmp_path / "run")
     asks = recipe.optimizer.optimizer not in ("adam", "adamw")
     assert {wait.split(":")[0] for wait in waits} == (PERMISSION if asks else set())

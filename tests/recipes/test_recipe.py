@@ -1,9 +1,7 @@
 """Recipes as values: changed by name, checked, written down and read back."""
 
-import math
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -86,40 +84,6 @@ def test_another_model_forgets_what_was_chosen_for_the_first() -> None:
     assert vitlab.recipe("small", model="ViT-S/16", depth=3).model.depth == 3
 
 
-FREE = {"optimizer": "schedule-free", "schedule": "constant"}
-CANNOT_BE: list[
-    tuple[str, dict[str, Any]]
-] = [  # bounds of single options: tests/recipes/pinned.txt
-    ("unknown option 'lrr': did you mean lr?", {"lrr": 3}),
-    ("betas must be at least 0 and below 1, not (0.9, 1.0)", {"betas": (0.9, 1.0)}),
-    ("rand_std must be a number at least 0, not inf", {"rand_std": math.inf}),
-    ("rand_ops and three_augment exclude each other", {"three_augment": True, "rand_ops": 2}),
-    ("micro_batch must be at least 2 with mixup or cutmix, not 1", {"cutmix": 1, "micro_batch": 1}),
-    (
-        "label_smoothing=0.1 applies only without bce_threshold",
-        {"bce_threshold": 0.0, "loss": "bce", "label_smoothing": 0.1},
-    ),
-    (
-        "teacher cannot be used with bf16-pure: set precision=bf16",
-        {"teacher": "x", "precision": "bf16-pure"},
-    ),
-    ("unknown model 'ViT-Q/4': did you mean ViT-S/4?", {"model": "ViT-Q/4"}),
-    ("heads=7 does not divide width=192", {"heads": 7}),
-    ("schedule-free replaces the schedule: set schedule=c", {"optimizer": "schedule-free"}),
-    ("schedule-free replaces the schedule: set schedule=constant and c", FREE | {"cooldown": 2}),
-    ("schedule-free averages the weights itself: set ema=0", FREE),
-    ("schedule-free needs betas[0] above 0, such as 0.9", FREE | {"ema": 0, "betas": (0, 0.9)}),
-]
-
-
-@pytest.mark.parametrize(("says", "choices"), CANNOT_BE)
-def test_what_cannot_be(says: str, choices: dict[str, Any]) -> None:
-    with pytest.raises(OptionError) as caught:
-        vitlab.recipe("small", **choices)
-    assert str(caught.value).startswith(says)
-    assert "\n" not in str(caught.value)
-
-
 def test_the_first_runs_are_read_and_damaged_files_are_named(tmp_path: Path) -> None:
     recipe = vitlab.recipe("small", "x", epochs=3, lr=0.5)
     RunFolder(tmp_path).start(recipe, Host(effort=BRIEF), "", "")
@@ -135,22 +99,13 @@ def test_the_first_runs_are_read_and_damaged_files_are_named(tmp_path: Path) -> 
             _ = RunFolder(tmp_path).recipe
 
 
-def test_fields_of_another_kind_of_model_are_refused_with_its_name() -> None:
-    for model, field, words in (
-        ("BiT-R50x1", "patch", "unknown BiT-R50x1 option 'patch': choose from model, image_size"),
-        ("ViT-Ti/16", "widen", "unknown ViT-Ti/16 option 'widen': did you mean width?"),
-    ):
-        with pytest.raises(OptionError) as caught:
-            vitlab.recipe("small", model=model, **{field: 2})
-        assert str(caught.value).startswith(words)
+def test_fields_of_a_resnet() -> None:
     assert vitlab.recipe("small", model="BiT-R50x1", widen=2).model.widen == 2
     assert vitlab.recipe("small", model="BiT-R50x1", attention="none").model.attention == "none"
 
 
 def test_the_largest_seed() -> None:
     assert vitlab.recipe("small", seed=2**63 - 1).seed == 2**63 - 1
-    with pytest.raises(OptionError, match=r"below 2\^63, not 9223372036854775808"):
-        vitlab.recipe("small", seed=2**63)
 
 
 def test_a_length_in_steps_has_its_warm_up_in_proportion() -> None:

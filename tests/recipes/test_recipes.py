@@ -131,12 +131,6 @@ def test_masked_patches() -> None:
     assert (recipe.pretext.mask_ratio, recipe.pretext.target) == (0.5, "mean-color")
 
 
-@pytest.mark.parametrize("name", ["plain-vit", "three-things", "deit-distilled", "deit3"])
-def test_resnets_have_no_place_in_recipes_for_vits(name: str) -> None:
-    with pytest.raises(vitlab.UserError, match=f"{name.split('-400')[0]} trains Vision Transform"):
-        vitlab.recipe(name, model="BiT-R50x1")
-
-
 def from_words(words: list[str]) -> Recipe:
     """The recipe that `vitlab train` understands."""
     return build(parse(Train, words)).recipe

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import vitlab
-from conftest import TINY
 from made_facts import NASTY
 from made_pretext import a_run
 from report.reading import alone, check_harmless
-from vitlab.recipes.recipe import Host
+from six_runs import run_in
 from vitlab.report.facts import Point, RunFacts
 from vitlab.report.next_steps import next_steps
 from vitlab.report.page import write_page
@@ -125,20 +123,16 @@ def test_a_figure_of_the_test_images_has_its_interval() -> None:
     ]
 
 
-def test_a_run_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = vitlab.recipe(
-        "masked-patch", "digits", model=TINY["model"], epochs=1, batch=256, warmup_steps=0,
-        precision="fp32",
-    )  # fmt: skip
-    host = Host(probe="digits", probe_by="knn", workers=0)
-    run = vitlab.train(recipe, tmp_path / "run", host=host, command="vitlab pretrain digits")
-    page = alone(tmp_path / "run" / "report.html")
+def test_a_run_writes_it(unlabeled_run: Path) -> None:
+    run = run_in(unlabeled_run)
+    page = alone(run.folder / "report.html")
     points = [each for each in RunFolder(run.folder).journal.read() if each["kind"] == "held-out"]
     assert f"{points[-1]['knn']:.1%}</dd>" in page
     assert f"Its loss on held-out images is {run.metrics['loss']:.4g}." in page
     assert page.count('<img src="data:image/png') == 8 * 3
     assert "Color error" in page
-    assert capsys.readouterr().err.count("20-NN accuracy on digits") == len(points)
+    said = unlabeled_run.with_name("said").read_text()
+    assert said.count("20-NN accuracy on digits") == len(points)
     assert run.metrics["knn"] == points[-1]["knn"]
     assert run.metrics["loss"] == points[-1]["loss"]
     assert "20-NN accuracy</dt><dd" in page

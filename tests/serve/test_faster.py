@@ -23,8 +23,8 @@ from vitlab.serve.logs import Lines
 from vitlab.serve.trunk import choose_form
 
 IMAGE = encoded(0)
-# enough multiply-adds for a fast form to be worth it, and few weights
-LARGE = "ViT(width=384,depth=3,heads=6,mlp=1536)/16"
+# enough multiply-adds for a fast form to be worth it, in one block, which is traced soon
+LARGE = "ViT(width=704,depth=1,heads=11,mlp=2816)/16"
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,7 @@ which bytes are a picture.
 import os
 from typing import Any
 
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from serve.fakes import FakeEngine
 from steady import PATIENCE
@@ -21,6 +19,9 @@ TOKEN = "a-token-of-more-than-16"
 
 def check(token: str, examples: int) -> list[str]:
     """Send examples to every route; return the routes."""
+    import schemathesis  # for a second
+    from schemathesis.specs.openapi.checks import positive_data_acceptance
+
     app = application(FakeEngine(limits=Limits(patience=PATIENCE)), token=token)
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     headers = {"Authorization": f"Bearer {token}"} if token else {}

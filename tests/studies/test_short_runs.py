@@ -178,12 +178,3 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     shown = capsys.readouterr().out.splitlines()[-1]
     assert shown == "1 seeds see a difference of 1.2 points of accuracy with a chance of 80%"
     assert (tmp_path / "muon-lr-0.5").is_dir()
-    for more, says in (
-        (["--only", "x"], "unknown row 'x': choose from sgd"),
-        (["--lr-grid", "0"], "lr_grid must be above 0, not (0,)"),
-        (["--betas", "0.9", "0.9"], "the study optimizers chooses betas itself: leave it out"),
-        (["--steps", "5"], "--steps differs from row to row: use --epochs"),
-    ):
-        code, _, err = call(capsys, "study", "optimizers", *more)
-        assert (code, len(err.splitlines())) == (2, 1)
-        assert says in err

@@ -92,42 +92,6 @@ def test_a_saved_model_is_measured_at_other_sizes(
     assert err.count("has no single classifier: there is no training step to time") == 2
 
 
-REFUSED = {
-    "zero": (["--image-sizes", "0"], "image_sizes must be at least 1"),
-    "size": (
-        ["--image-sizes", "16", "18"],
-        "image_size=18 is not a multiple of patch=4: try 16 or",
-    ),
-    "both": (["--image-sizes", "16", "--image-size", "16"], "leave one of them out"),
-    "mode": (["--mode", "fast"], "mode must be one of eager, fused, accelerated, compiled"),
-    "pure": (["--mode", "accelerated", "--precision", "bf16-pure"], "has precision fp32 or bf16"),
-    "seconds": (["--seconds", "0"], "seconds must be above 0"),
-    "out": (["--out", "."], "cannot be replaced: name a new file or folder"),
-    "fuse": (["--fuse"], "fuse=True applies only with speed"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(
-    case: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(whole, "device_rates", lambda device: pytest.fail("it began to measure"))
-    words, message = REFUSED[case]
-    code, text, err = call(capsys, "measure", NAME, "--full", *words)
-    assert (code, text) == (2, "")
-    assert message in err
-    assert len(err.splitlines()) == 1
-    code, _, err = call(capsys, "measure", NAME, *words)
-    assert code == 2  # alone, without --full, none of them has an effect
-
-
-def test_options_of_another_part(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = call(capsys, "measure", NAME, "--speed", "--precision", "bf16-pure")
-    assert (code, "applies with full, not with speed" in err) == (2, True)
-
-
 def test_nothing_is_written_if_it_is_interrupted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

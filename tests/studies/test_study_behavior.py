@@ -164,8 +164,9 @@ def test_the_length_is_that_of_the_runs_whatever_the_recipe_lasts(tmp_path: Path
     start = tmp_path / "start"
     vitlab.save(vitlab.create(TINY, 0, 8, channels=1, generator=torch.Generator()), start)
     begins: dict[str, dict[str, Any]] = {
-        "digits": {"model": TINY, "image_size": 8}, "vit-finetune": {"weights": str(start)}
-    }  # fmt: skip
+        "digits": {"model": TINY, "image_size": 8},
+        "vit-finetune": {"weights": str(start), "image_size": 8},  # not its 384
+    }
     for name, warmup in (("digits", 5 / 60), ("vit-finetune", 500 / 20_000)):
         recipe = vitlab.recipe(name, data="digits", **begins[name])
         found = vitlab.study(OWN, recipe=recipe, epochs=2.0, seeds=1, dry_run=True, host=HOST)

@@ -101,9 +101,6 @@ def test_every_task_gets_its_run_and_none_is_repeated(
     plan = json.loads(call(capsys, *dry, "--json")[1])
     assert [row["name"] for row in plan["rows"]] == ["sweep/svhn-0.1", "sweep/svhn-0.2", "svhn"]
     assert plan["seconds"] > 0
-    status, _, err = call(capsys, "vtab", weights)
-    usage = "usage: vitlab vtab WEIGHTS --data TEXT"
-    assert (status, err) == (2, f"vitlab vtab: missing --data TEXT; {usage}\n")
 
 
 def test_a_sweep_chooses_on_the_validation_images(weights: str, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
 
+# A run costs as much as its tensors and steps: a step and a checkpoint of them, 15 ms.
+SMALLEST = TINY | {"model": "ViT(width=8,depth=1,heads=1,mlp=8)/4"}
 PLAIN = TINY | {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "steps": 6, "batch": 80}
 PLAIN |= {"dropout": 0.1, "micro_batch": 48, "test_every": 1}  # tested after steps 4 and 6
 CLOCKS = {"seconds", "images_per_second", "peak_memory", "run", "report"}

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import vitlab
-from conftest import TINY, call
+from conftest import call
 from steps import each_step
-from training.kept import EACH, killed, outcome, stopped
+from training.kept import EACH, SMALLEST, killed, outcome, stopped
 from vitlab.errors import RunError
 from vitlab.options import hints
 from vitlab.runs.recipe_file import recipe_in
@@ -20,7 +20,7 @@ from vitlab.training.resume import MAY_CHANGE
 from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 
-QUICK = TINY | {"steps": 12, "batch": 16, "lr": 1e-3, "test_every": 1.0}
+QUICK = SMALLEST | {"steps": 12, "batch": 16, "lr": 1e-3, "test_every": 1.0}
 RECIPE = vitlab.recipe("digits", **QUICK)
 
 

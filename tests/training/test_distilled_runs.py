@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitlab
-from conftest import TINY, call
+from conftest import TINY
 from distributed.ranks import on_ranks
 from training.kept import EACH, journal, killed, outcome, resumed
 from vitlab.errors import RunError
@@ -110,29 +110,3 @@ def test_another_teacher_is_no_way_to_go_on(whole: Path, tmp_path: Path) -> None
     vitlab.save(model, folder.guide)
     with pytest.raises(RunError, match="the tokenizer or teacher has changed since"):
         resumed(folder.recipe, folder.path)
-
-
-def test_refusals_leave_no_folder(
-    capsys: pytest.CaptureFixture[str], teacher: Path, tmp_path: Path
-) -> None:
-    other = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=16)/4", 3, 8, channels=1)
-    vitlab.save(other, tmp_path / "three")
-    tiny = ["--model", TINY["model"]]
-    wrong = {
-        "3 classes without names, but the data have 10": ["--teacher", str(tmp_path / "three")],
-        "no such file or folder": ["--teacher", str(tmp_path / "none")],
-        "applies only with teacher": ["--distill", "soft"],
-        "distill_token=True applies only with teacher": ["--distill-token"],
-        "set pool=token": ["--teacher", str(teacher), "--distill-token", "--pool", "mean"],
-        "set precision=bf16": ["--teacher", str(teacher), "--precision", "bf16-pure"],
-        "set fit=crop": ["--teacher", str(teacher), "--fit", "native"],
-    }
-    lines = {words: ["train", "digits", *tiny, *options] for words, options in wrong.items()}
-    lines["needs weights with a distillation token"] = [
-        "finetune", "digits", "--from", str(teacher), "--teacher", str(teacher), "--distill-token",
-    ]  # fmt: skip
-    for words, line in lines.items():
-        code, _, err = call(capsys, *line, "--out", "bad")
-        assert code == 2, err
-        assert words in err.splitlines()[-1]
-        assert not Path("bad").exists()

@@ -18,7 +18,7 @@ import vitlab
 from conftest import BRIEF, LIGHT, TINY, call
 from distributed.ranks import on_ranks
 from steps import each_step
-from training.kept import EACH, journal, killed, outcome, stopped
+from training.kept import EACH, SMALLEST, journal, killed, outcome, stopped
 from vitlab.errors import DivergedError
 from vitlab.recipes.recipe import Decisions, Host
 from vitlab.runs.run_folder import RunFolder
@@ -28,12 +28,13 @@ from vitlab.training.rollback import IN_A_ROW, ROLLBACKS
 from vitlab.training.state import RunState, Tally
 from vitlab.training.step import Trainer
 
-QUICK = TINY | {"steps": 16, "batch": 16, "lr": 1e-3, "test_every": 0.5}
+QUICK = SMALLEST | {"steps": 16, "batch": 16, "lr": 1e-3, "test_every": 0.5}
 RECIPE = vitlab.recipe("digits", **QUICK)
 HMLP = {"model": "ViT(width=16,depth=1,heads=2,mlp=16)/8", "stem": "hmlp", "image_size": 16}
 NAN, INF, SPIKE = math.nan, math.inf, 1e9
 FIRST = 4
 SEVERAL = dict.fromkeys(range(FIRST, FIRST + IN_A_ROW), NAN)
+FAULTS = SEVERAL | {9: INF}
 
 
 @contextmanager
@@ -62,6 +63,14 @@ def run(folder: Path, faults: dict[int, float], every: float = 60, **how: Any) -
         host = replace(EACH, checkpoint_every=every)
         recipe = RECIPE.changed(**how)
         return vitlab.train(recipe, folder, resume=True, host=host).metrics
+
+
+@pytest.fixture(scope="module")
+def returned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has gone back once, and saved a checkpoint after each step."""
+    folder = tmp_path_factory.mktemp("returned") / "whole"
+    run(folder, FAULTS, 0)
+    return folder
 
 
 # One step
@@ -118,7 +127,7 @@ def test_read_late_a_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
             reads[late].append(state.tally.seen)
 
         with each_step(before=read_late):
-            recipe = vitlab.recipe("digits", **TINY | {"steps": 12, "batch": 8})
+            recipe = vitlab.recipe("digits", **SMALLEST | {"steps": 12, "batch": 8})
             runs.append(vitlab.train(recipe, tmp_path / str(late), host=LIGHT))
     # of the two steps between lines, the first is counted while the second runs
     assert reads[False][:5] == [0, 8, 16, 24, 32]
@@ -191,45 +200,48 @@ def test_a_spike_is_no_fault_but_is_clipped_to_an_ordinary_step(
 
 @pytest.mark.parametrize("every", [0, 60])
 def test_after_several_in_a_row_it_goes_back_and_so_does_a_resumed_run(
-    every: float, tmp_path: Path
+    every: float, returned: Path, tmp_path: Path
 ) -> None:
     """With a checkpoint after each step to the last one that proved good, else to the start.
 
     The weights after step 4 have only met faults: they are not known to be good.
     """
-    faults, host = SEVERAL | {9: INF}, replace(EACH, checkpoint_every=every)
-    done = run(tmp_path / "whole", faults, every)
+    host, whole = replace(EACH, checkpoint_every=every), returned
+    if every:
+        whole = tmp_path / "whole"
+        run(whole, FAULTS, every)
+    done = RunFolder(whole).result()
+    assert done is not None
     first, last = FIRST - 1 if every == 0 else 0, FIRST + IN_A_ROW
     assert done["rollbacks"] == 1
     assert done["skipped_steps"] == last - first + 1
-    decided = RunFolder(tmp_path / "whole").decisions
+    decided = RunFolder(whole).decisions
     assert decided == Decisions(micro_batch=16, rollbacks=((first, last),))
-    (line,) = journal(tmp_path / "whole", "rollback")
+    (line,) = journal(whole, "rollback")
     assert (line["step"], line["to"]) == (last, first)
-    steps = [each["step"] for each in journal(tmp_path / "whole", "train")]
+    steps = [each["step"] for each in journal(whole, "train")]
     assert steps == [*range(1, first + 1), *range(last + 1, 10), *range(11, 17)]
-    with injected(faults):
+    with injected(FAULTS):
         for stop in (5, 8):
             killed(stop, RECIPE, tmp_path / "cut", host)
-    run(tmp_path / "cut", faults, every)
-    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+    run(tmp_path / "cut", FAULTS, every)
+    assert outcome(tmp_path / "cut") == outcome(whole)
 
 
 def test_stopped_between_faults_or_without_its_checkpoints_it_goes_on_where_it_went_on(
-    tmp_path: Path,
+    returned: Path, tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut"
-    with injected(SEVERAL):
+    with injected(FAULTS):
         stopped(6, RECIPE, cut)
         newest = checkpoints.places(cut / "checkpoints")[0]
         assert newest.name.endswith("6")  # two faults old
         lost = shutil.copytree(cut, tmp_path / "lost")
         killed(10, RECIPE, lost)
         shutil.rmtree(lost / "checkpoints")
-    run(cut, SEVERAL, 0)
-    run(lost, {}, 0)  # the batches skipped need not be bad any more
-    run(tmp_path / "whole", SEVERAL, 0)
-    assert outcome(cut) == outcome(tmp_path / "whole") == outcome(lost)
+    run(cut, FAULTS, 0)
+    run(lost, {9: INF}, 0)  # the batches skipped need not be bad any more
+    assert outcome(cut) == outcome(returned) == outcome(lost)
 
 
 def test_it_gives_up_in_the_end(tmp_path: Path) -> None:

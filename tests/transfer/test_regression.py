@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 from onnxruntime import InferenceSession
-from PIL import Image
 from scipy.stats import norm
 from sklearn.linear_model import Ridge
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 import vitlab
 from conftest import BRIEF, call
 from places_opened import open_targets
+from six_runs import PICTURES, run_in
 from vitlab.data.boxes import boxes_of, scenes
 from vitlab.data.number_columns import numbers_of, standardized
 from vitlab.data.settings import Data
@@ -38,29 +38,12 @@ VIT = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
 HOST = Host(
     workers=0, device="cpu", report="no", checkpoint_every=1000, check_duplicates="no", effort=BRIEF
 )
-COUNT = 80
 
 
-def pixels_of(number: int) -> tuple[np.ndarray[Any, Any], tuple[float, float]]:
-    """A gray picture, 16x16, and two numbers of it: brightness in dollars, and its slope."""
-    left, right = np.random.default_rng(number).integers(20, 235, 2).tolist()
-    picture = np.full((16, 16), left, np.uint8)
-    picture[:, 8:] = right
-    return picture, (1e6 + left + right, (left - right) / 100)
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures, and a list of their numbers."""
-    place = tmp_path_factory.mktemp("pictures")
-    lines = ["path,price,slope,odd,same"]
-    for number in range(COUNT):
-        picture, (price, slope) = pixels_of(number)
-        Image.fromarray(picture).save(place / f"{number}.png")
-        odd = {3: "nan", 5: "", 8: "two", 9: "inf"}.get(number, number)
-        lines.append(f"{number}.png,{price},{slope},{odd},7")
-    (place / "table.csv").write_text("\n".join(lines))
-    return place / "table.csv"
+@pytest.fixture
+def table(numbers_run: Path) -> Path:
+    """A list of pictures with their numbers."""
+    return numbers_run.with_name("data") / "table.csv"
 
 
 # Oracles
@@ -128,12 +111,10 @@ def test_shares_of_too_few_images_have_no_interval(images: int, given: set[str])
     assert target_figures(truth, found, ["a"])["targets"][0]["intervals"].keys() == given
 
 
-@pytest.fixture(scope="module")
-def probed(table: Path, tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
+@pytest.fixture
+def probed(numbers_run: Path) -> vitlab.Run:
     """A ridge regression on the features of random weights."""
-    place = tmp_path_factory.mktemp("probe")
-    weights = vitlab.save(vitlab.create(VIT, image_size=16, channels=1), place / "weights")
-    return vitlab.probe(table, weights, place / "run", targets="price,slope", host=HOST, cache=None)
+    return run_in(numbers_run)
 
 
 def test_a_finished_run_stays_if_options_and_weights_do(probed: vitlab.Run, table: Path) -> None:
@@ -252,7 +233,7 @@ def test_rows_in_memory_and_files_are_the_same(table: Path, tmp_path: Path) -> N
     batch = standardized(wanted).train.target.batch()
     np.testing.assert_allclose(batch.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(batch.std(0), 1, atol=1e-5)
-    frame["split"] = ["train", "val", "test", "train"] * (COUNT // 4)
+    frame["split"] = ["train", "val", "test", "train"] * (PICTURES // 4)
     found = open_targets(frame, ["price"], Data(allow_outside=True))
     sizes = {name: len(each) for name, each in found.parts.items()}
     assert sizes == {"train": 40, "validation": 20, "test": 20}
@@ -260,7 +241,7 @@ def test_rows_in_memory_and_files_are_the_same(table: Path, tmp_path: Path) -> N
 
 def test_cells_that_are_no_numbers_are_left_out_and_named(table: Path) -> None:
     splits = open_targets(table, ["odd", "price"], Data())
-    assert len(splits.train) + len(splits.test) == COUNT - 4
+    assert len(splits.train) + len(splits.test) == PICTURES - 4
     (note,) = (each for each in splits.notes if each.startswith("left out 4 of 80 images"))
     assert "whose odd or price is not finite: " in note
     assert f"{table.parent / '3.png'}, {table.parent / '5.png'}" in note

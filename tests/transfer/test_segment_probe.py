@@ -18,6 +18,7 @@ import vitlab
 from conftest import BRIEF, call
 from made_scenes import CLASSES, scene, scene_folder
 from places_opened import open_masks
+from six_runs import run_in
 from vitlab.errors import DataError, OptionError, RunError, WeightsError
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
@@ -27,25 +28,20 @@ HOST = Host(workers=0, report="no", device="cpu", effort=BRIEF)
 QUIET: dict[str, Any] = {"task": "segment", "host": HOST, "quiet": True}
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
-    torch.manual_seed(0)
-    name = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
-    model = vitlab.create(name, classes=0, image_size=32)
-    return str(vitlab.save(model, tmp_path_factory.mktemp("backbone") / "weights"))
+@pytest.fixture
+def weights(masks_run: Path) -> str:
+    return str(masks_run.with_name("weights"))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return scene_folder(tmp_path_factory.mktemp("scenes") / "data", 24)
+@pytest.fixture
+def data(masks_run: Path) -> Path:
+    return masks_run.with_name("data")
 
 
-@pytest.fixture(scope="module")
-def run(weights: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
+@pytest.fixture
+def run(masks_run: Path) -> vitlab.Run:
     """A run with a report."""
-    folder = tmp_path_factory.mktemp("segment") / "run"
-    host = Host(workers=0, device="cpu")  # all resamples, as `evaluate` has
-    return vitlab.probe(str(data), weights, folder, task="segment", host=host, quiet=True)
+    return run_in(masks_run)
 
 
 @pytest.fixture
@@ -311,7 +307,7 @@ def test_another_input_size_and_wrong_models(weights: str, data: Path, tmp_path:
     pairs = open_masks(str(data)).parts["all"].take(np.array([0]))
     with pytest.raises(DataError, match="only image with a mask"):
         vitlab.probe(
-            [(pairs.image(0).decode(3), pairs.numbers(0))],
+            [(pairs.image(0).decode(3), pairs.target.numbers(0))],
             weights,
             tmp_path / "1",
             **QUIET,

@@ -206,27 +206,6 @@ def test_kernels_as_mlx_stores_them(prefix: str, tmp_path: Path) -> None:
         close(model(some_images()), other(some_images()))
 
 
-def test_what_is_no_weights_of_pytorch_is_said_by_name(tmp_path: Path) -> None:
-    model = nn.Linear(4, 4)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(4)).sum().backward()
-    optimizer.step()
-    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    (tmp_path / "vit.pdparams").write_bytes(b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}")
-    keras = tmp_path / "keras"
-    keras.mkdir()
-    (keras / "config.json").write_text('{"module": "keras_hub.src.models.vit.vit_backbone"}')
-    (keras / "model.weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    for path, said in (
-        (tmp_path / "optimizer.pt", "is the state of an optimizer: give the model's file"),
-        (tmp_path / "vit.pdparams", "is a file of PaddlePaddle: convert it to safetensors"),
-        (keras, r"contains a model for Keras \(HDF5\): convert it"),
-    ):
-        with pytest.raises(WeightsError, match=said) as caught:
-            vitlab.load(path)
-        assert len(str(caught.value).replace(str(tmp_path), "")) < 200
-
-
 @pytest.mark.parametrize(
     ("name", "channels"),
     [("vit_tiny_patch16_224", 1), ("vit_tiny_patch16_224", 13), ("vit_small_r26_s32_224", 4)],

@@ -132,17 +132,6 @@ def test_a_loaded_model_does_not_depend_on_the_file(tmp_path: Path) -> None:
     assert torch.equal(model.stem.layers[0].weight, before)
 
 
-def test_slips_are_answered_without_the_hub(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"names a shape, not weights: vitlab\.create makes it"):
-        vitlab.load("ViT-B/16")
-    with pytest.raises(OptionError, match="'num_labels': did you mean classes"):
-        vitlab.load("google/vit-base-patch16-224", num_labels=3)
-    with pytest.raises(WeightsError, match="no such file or folder"):
-        vitlab.load(tmp_path / "nothing")
-    with pytest.raises(WeightsError, match="contains no model: give a finished run"):
-        vitlab.load(tmp_path)
-
-
 def test_load_check_of_a_delta(tmp_path: Path) -> None:
     base = little()
     model = little()

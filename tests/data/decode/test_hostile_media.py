@@ -4,6 +4,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -238,41 +239,51 @@ def changed(data: bytes, box: bytes, *places: tuple[int, int]) -> bytes:
     return bytes(whole)
 
 
-HUGE = picture(16_000)
 SMALL, OTHER = picture(64), picture(128, 96)
 LIMIT = "16,777,216 pixels"
 MP4, FRAGMENTS = film(), film(movflags="frag_keyframe+empty_moov")
-FILMS = {
-    "16,000 a side": (motion_jpeg([HUGE] * 2, stated=16_000), LIMIT),
-    "16,000 a side, 64 stated": (motion_jpeg([HUGE]), LIMIT),
-    "16,000 a side later": (motion_jpeg([SMALL, HUGE, HUGE, HUGE]), LIMIT),
+huge = cache(lambda: picture(16_000))
+FILMS: dict[str, tuple[Callable[[], bytes], str]] = {  # each made by its test alone
+    "16,000 a side": (lambda: motion_jpeg([huge()] * 2, stated=16_000), LIMIT),
+    "16,000 a side, 64 stated": (lambda: motion_jpeg([huge()]), LIMIT),
+    "16,000 a side later": (lambda: motion_jpeg([SMALL, *[huge()] * 3]), LIMIT),
     "sizes change": (
-        motion_jpeg([SMALL, OTHER] * 2),
+        lambda: motion_jpeg([SMALL, OTHER] * 2),
         "frames of 64 x 64 and 128 x 96 pixels: conv",
     ),
-    "sizes change in MP4": (motion_jpeg([SMALL, OTHER] * 2, "mp4"), "convert it to one size"),
-    "sizes change in AVI": (motion_jpeg([SMALL, OTHER] * 2, "avi"), "convert it to one size"),
-    "too many frames": (motion_jpeg([SMALL[:2]] * 100_002), "100,001 frames, not 1 to 100,000"),
-    "a sound": (without_pictures("pcm_u8"), "no video in it"),
-    "subtitles": (without_pictures("ass"), "no video in it"),
-    "no frames": (film(kind="matroska")[:600], "."),
-    "an MP4 cut short": (MP4[: len(MP4) // 2], "."),
-    "no samples": (changed(MP4, b"stsz", (8, 1), (12, 0)), "0 frames|no video"),
-    "10^8 samples of a byte": (changed(MP4, b"stsz", (8, 1), (12, 10**8)), "."),
-    "2^32 - 1 samples of a byte": (changed(MP4, b"stsz", (8, 1), (12, 2**32 - 1)), "."),
+    "sizes change in MP4": (
+        lambda: motion_jpeg([SMALL, OTHER] * 2, "mp4"),
+        "convert it to one size",
+    ),
+    "sizes change in AVI": (
+        lambda: motion_jpeg([SMALL, OTHER] * 2, "avi"),
+        "convert it to one size",
+    ),
+    "too many frames": (
+        lambda: motion_jpeg([SMALL[:2]] * 100_002),
+        "100,001 frames, not 1 to 100,000",
+    ),
+    "a sound": (lambda: without_pictures("pcm_u8"), "no video in it"),
+    "subtitles": (lambda: without_pictures("ass"), "no video in it"),
+    "no frames": (lambda: film(kind="matroska")[:600], "."),
+    "an MP4 cut short": (lambda: MP4[: len(MP4) // 2], "."),
+    "no samples": (lambda: changed(MP4, b"stsz", (8, 1), (12, 0)), "0 frames|no video"),
+    "10^8 samples of a byte": (lambda: changed(MP4, b"stsz", (8, 1), (12, 10**8)), "."),
+    "2^32 - 1 samples of a byte": (lambda: changed(MP4, b"stsz", (8, 1), (12, 2**32 - 1)), "."),
     "10^8 samples in a fragment": (
-        changed(FRAGMENTS, b"trun", (4, 0), (8, 10**8)),
+        lambda: changed(FRAGMENTS, b"trun", (4, 0), (8, 10**8)),
         "100,000,0.. samples in fragments, over",
     ),
-    "10^8 samples": (changed(MP4, b"stsz", (12, 10**8)), "Invalid data"),
-    "a sample of 2 GB": (changed(MP4, b"stsz", (16, 2**31 - 1)), "."),
-    "no header": (changed(MP4, b"stsd", (8, 2**32 - 1), (12, 0)), "."),
+    "10^8 samples": (lambda: changed(MP4, b"stsz", (12, 10**8)), "Invalid data"),
+    "a sample of 2 GB": (lambda: changed(MP4, b"stsz", (16, 2**31 - 1)), "."),
+    "no header": (lambda: changed(MP4, b"stsd", (8, 2**32 - 1), (12, 0)), "."),
 }
 
 
 @pytest.mark.parametrize("case", FILMS)
 def test_films_are_refused_in_a_line(case: str) -> None:
-    data, words = FILMS[case]
+    make, words = FILMS[case]
+    data = make()
     tracemalloc.start()  # of what Python keeps
     refused(data, decoded, words)
     assert tracemalloc.get_traced_memory()[1] < 32 * MB
@@ -328,7 +339,7 @@ def test_commands_skip_hostile_media_and_name_them(
     vitlab.save(vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", 2, 16), tmp_path / "model")
     (tmp_path / "films").mkdir()
     for number, case in enumerate(("16,000 a side, 64 stated", "subtitles")):
-        (tmp_path / "films" / f"{number}.mkv").write_bytes(FILMS[case][0])
+        (tmp_path / "films" / f"{number}.mkv").write_bytes(FILMS[case][0]())
     words = ["predict", str(tmp_path / "model"), str(tmp_path / "films"), "--workers", "0"]
     status, _, err = call(capsys, *words)
     assert status == 2

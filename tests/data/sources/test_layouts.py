@@ -185,10 +185,6 @@ def test_what_may_be_either_is_said(tmp_path: Path) -> None:
         notes_of(root)
     )
     assert labels_of(root, class_folder="inner") == {"all day": 8, "all night": 8}
-    csv_list = tmp_path / "list.csv"
-    csv_list.write_text("path,label\na/cat/day/0.jpg,x\na/dog/day/0.jpg,y\n")
-    with pytest.raises(DataError, match="has no class folders, so that class_folder means noth"):
-        open_images(str(csv_list), columns=Columns(class_folder="inner"))
 
 
 def test_the_command_says_what_it_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,26 +230,6 @@ def test_classes_csv_of_roboflow(tmp_path: Path) -> None:
     assert labels_of(around) == {"all cat": 1, "all dog": 1}
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "its first line must be filename, then a name for each class"),
-        ("filename\na.jpg\n", "its first line must be"),
-        ("filename, cat, cat\na.jpg, 0, 1\n", "its first line must be"),
-        ("filename, cat, dog\na.jpg, 0\n", "row 2 is not a name and 2 times 0 or 1"),
-        ("filename, cat, dog\na.jpg, 0, 2\n", "row 2 is not a name and 2 times 0 or 1"),
-        ("filename, cat, dog\nz.jpg, 0, 1\n", "1 of the 1 images that .* do not exist"),
-        ("filename, cat, dog\n../a.jpg, 0, 1\n", "do not exist"),
-        ("filename, cat, dog\na.jpg, 0, 1\na.jpg, 1, 0\n", "twice, with different classes"),
-    ],
-)
-def test_damaged_classes_csv(tmp_path: Path, text: str, said: str) -> None:
-    make(tmp_path, "a.jpg", "b.jpg")
-    (tmp_path / "_classes.csv").write_text(text)
-    with pytest.raises(DataError, match=said):
-        open_images(str(tmp_path))
-
-
 def fifty_one(root: Path, labels: object, classes: object = None) -> Path:
     """FiftyOne's `data/` and `labels.json`, with six images."""
     make(root, *(f"data/{number}.jpg" for number in range(6)))
@@ -278,30 +254,6 @@ def test_labels_json_of_fiftyone(tmp_path: Path) -> None:
     for split in ("train", "val"):
         fifty_one(tmp_path / "splits" / split, numbers, ["cat", "dog"])
     assert labels_of(tmp_path / "splits")["validation dog"] == 3
-
-
-@pytest.mark.parametrize(
-    ("labels", "classes", "said"),
-    [
-        ({}, None, "is not {"),
-        ([1, 2], None, "is not {"),
-        ({"9": 0}, ["cat"], "do not exist"),
-        ({"../data/0": 0}, ["cat"], "do not exist"),
-        ({"0": 7, "1": 0}, ["cat", "dog"], "label '7' is not one of its 2 classes"),
-        ({"0": 0.5}, ["cat", "dog"], "neither text nor a whole number"),
-        ({"0": {"x": [{}]}}, ["cat"], "has no labels"),
-        ({"0": [[[0]]]}, ["cat"], "neither text nor a whole number"),
-        ({"0": 0}, [1, 2], "classes must be a list of names"),
-        ({"0": 0}, {"0": "cat"}, "classes must be a list of names"),
-    ],
-)
-def test_damaged_labels_json(tmp_path: Path, labels: object, classes: object, said: str) -> None:
-    root = fifty_one(tmp_path / "x", labels, classes)
-    with pytest.raises(DataError, match=said):
-        open_images(str(root))
-    (root / "labels.json").write_text("[" * 100_000)
-    with pytest.raises(DataError, match="is not JSON"):
-        open_images(str(root))
 
 
 def test_unlabeled_images_of_fiftyone_are_left_out(tmp_path: Path) -> None:

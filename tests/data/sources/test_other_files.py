@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import call, photo
+from conftest import photo
 from made_files import encoded, png, tarred
 from places_opened import open_masks
 from vitlab.data.exists import is_hub_data
@@ -17,48 +17,6 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.file_tree import MOST_LOOKED_INTO
 from vitlab.errors import DataError
-
-REFUSED = {
-    ("x.tar.gz", "x.TGZ", "x.tar.bz2", "x.tbz2", "x.tar.xz", "x.tar.zst"): "unpack it (tar -xf x",
-    ("x.7z", "x.rar", "x.gz", "x.lzh"): "unpack it and name the folder, or make a .zip",
-    ("x.xlsx", "x.XLS", "x.ods"): "save it as CSV UTF-8",
-    ("x.json",): "write one object a line into a .jsonl file",
-    ("x.yaml",): "of YOLO's layout name the folder, with --task detect",
-    ("x.npy", "x.npz", "x.mat"): "data=(images, labels)",
-    ("x.h5", "x.pkl", "x.pt", "x.hdf5"): "not opened as data",
-    ("x.tfrecord", "x.lmdb", "x.rec"): "records of another library",
-    ("x.arrow", "x.feather"): "write it as Parquet",
-}
-
-
-@pytest.mark.parametrize("names", REFUSED)
-def test_refused_with_what_works(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, ...]
-) -> None:
-    for name in names:
-        (tmp_path / name).write_bytes(b"PK\3\4" * 100)
-        with pytest.raises(DataError) as caught:
-            open_images(str(tmp_path / name))
-        assert REFUSED[names] in str(caught.value)
-        assert "\n" not in str(caught.value)
-    status, out, said = call(capsys, "train", str(tmp_path / names[0]))
-    assert (status, out, REFUSED[names] in said, "Traceback" in said) == (2, "", True, False)
-
-
-def test_a_folder_of_archives(tmp_path: Path) -> None:
-    for name in ("train.zip", "test.zip", "readme.txt"):
-        (tmp_path / name).write_bytes(b"PK")
-    with pytest.raises(DataError) as caught:
-        open_images(str(tmp_path))
-    assert (
-        "has no images but archives (test.zip, train.zip): unpack them, or name one, such as"
-        in (str(caught.value))
-    )
-    for name in ("train.zip", "test.zip"):
-        (tmp_path / name).rename(tmp_path / name.replace("zip", "tar.gz"))
-    for wanted in ("label", "optional", "none"):
-        with pytest.raises(DataError, match=r"archives \(test\.tar\.gz, train\.tar\.gz\): unpack"):
-            open_images(str(tmp_path), wanted)
 
 
 def test_a_list_in_a_folder_is_named(tmp_path: Path) -> None:

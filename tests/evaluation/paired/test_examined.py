@@ -1,6 +1,5 @@
 """What a run keeps of its model's answers, and when they are computed again."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 
 import vitlab
-from conftest import BRIEF, TINY
+from six_runs import run_in
 from vitlab.errors import DataError, UserError
 from vitlab.evaluation.paired_tests import figures_of
 from vitlab.evaluation.run_predictions import examine, kept, reopened
@@ -85,15 +84,8 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     assert found[1] == {"classes": ["é", "\udce9"]}
 
 
-def test_of_several_labels(tmp_path: Path, photos: Path) -> None:
-    rows = [{"path": str(file), "labels": [file.parent.name, "odd"][: 1 + number % 2]}
-            for number, file in enumerate(sorted(photos.rglob("*.png")))]  # fmt: skip
-    data = tmp_path / "list.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    recipe = vitlab.recipe(
-        "small", data=str(data), model=TINY["model"], image_size=8, steps=2, loss="bce"
-    )
-    run = vitlab.train(recipe, tmp_path / "run", host=vitlab.Host(workers=0, effort=BRIEF))
+def test_of_several_labels(tags_run: Path) -> None:
+    run = run_in(tags_run)
     found = kept(RunFolder(run.folder))
     assert found is not None
     own = figures_of(found.answers)

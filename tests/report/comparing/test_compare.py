@@ -231,49 +231,6 @@ def test_one_folder_of_several_runs_may_be_named_by_itself(digits_run: Path) -> 
         vitlab.compare(str(digits_run))
 
 
-WRONG = [
-    (["a"], "there is only one run: name at least two to compare"),
-    (["a", "a/../a"], "is named twice: name each run once"),
-    (["a", "nowhere"], "no such folder: nowhere"),
-    (["a", "empty"], "empty contains no run: name the folder of a run"),
-    (["a", "b", "--out", "page.txt"], "out must be a file name that ends in .html"),
-    (["a", "b", "--out", "there.html"], "there.html already exists: pass --replace"),
-    (["a", "b", "--out", "folder.html"], "cannot write folder.html: it is a folder"),
-    (["a", "b", "--replace"], "replace=True applies only with out or figure"),
-    (["a", "b", "--figure", "a.jpg"], "figure must be a file name that ends in .svg, .pdf or .png"),
-    (["a", "b", "--figure", "there.svg"], "there.svg already exists: pass --replace, or choose"),
-    (["a", "b", "--figure", "new.svg"], "no run has a figure to draw: leave figure out"),
-    (["a", "broken"], "broken/run.toml is damaged"),
-    (["many"], "these are 21 recipes: compare at most 20 at once"),
-    (["a", "grid"], "the sweep in grid is not finished: run its command again with --resume, or"),
-    (["a", "lost"], "lost/campaign.json is damaged: it does not name the best run"),
-]
-
-
-def test_one_line_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = vitlab.recipe("digits", data="digits")
-    for number, name in enumerate(("a", "b", "grid/x", "lost/x")):
-        RunFolder(name).start(recipe.changed(seed=number), vitlab.Host(), "vitlab train", "")
-    for number in range(21):
-        own = recipe.changed(lr=0.001 * (number + 1))
-        RunFolder(f"many/{number:02d}").start(own, vitlab.Host(), "vitlab train", "")
-    Path("many/campaign.json").write_text("{}")
-    for name, result in (("grid", None), ("lost", {"best": 3, "runs": [{}]})):
-        Path(name, "campaign.json").write_text(json.dumps({"campaign": "sweep", "result": result}))
-    Path("there.html").touch()
-    Path("there.svg").touch()
-    for name in ("empty", "folder.html", "broken"):
-        Path(name).mkdir()
-    Path("broken/run.toml").write_text("[[[")
-    for words, message in WRONG:
-        code, printed, said = call(capsys, "compare", *words)
-        assert (code, printed) == (2, "")
-        assert message in said
-        assert len(said.splitlines()) == 1
-    assert not Path("new.svg").exists()
-    assert Path("there.html").read_text() == ""
-
-
 def test_a_campaign_stands_for_its_runs(runs: list[RunFolder], tmp_path: Path) -> None:
     (tmp_path / "runs" / "campaign.json").write_text("{}")
     found = vitlab.compare([tmp_path / "runs"])

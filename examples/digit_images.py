@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 
 
 def main(folder: Path, count: int = 6) -> None:
@@ -13,7 +13,7 @@ def main(folder: Path, count: int = 6) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     test = open_to_learn("digits").test
     for label in range(count):
-        index = int((test.labels.values == label).argmax())
+        index = int((test.target.values == label).argmax())
         pixels = test.image(index).decode(1)
         Image.fromarray(pixels[..., 0]).save(folder / f"a-{test.classes[label]}.png")
 

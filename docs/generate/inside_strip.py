@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 import vitlab
-from vitlab.data.learning import open_to_learn
+from vitlab.data.open_splits import open_to_learn
 from vitlab.pages import palette as theme
 
 CLASSES = (3, 5, 6, 8)
@@ -25,7 +25,7 @@ SHADES = {"light": theme.LIGHT, "dark": theme.DARK}
 def seen(model: vitlab.VisionTransformer) -> tuple[Tensor, list[tuple[str, Tensor]]]:
     """Return what the model sees, (B, H, W) from 0 to 1, and maps (B, rows, columns, …) by name."""
     test = open_to_learn("digits").test
-    numbers = [int((test.labels.values == label).argmax()) for label in CLASSES]
+    numbers = [int((test.target.values == label).argmax()) for label in CLASSES]
     files = [test.image(number).decode(1)[..., 0] for number in numbers]
     images = vitlab.preprocess(model)(files)
     guesses = model(images).argmax(1)

@@ -101,7 +101,9 @@ def test_folders_of_images_and_masks(tmp_path: Path) -> None:
     splits, test = split(root), names(split(root).test)
     assert splits.validation is None
     assert sorted(names(splits.train) + test) == names(whole)
-    assert splits.notes == ["20% of the images held out for testing (always the same): 1 of 5"]
+    assert splits.notes == [
+        "20% of the images held out for testing (always the same): 1 of 5 images"
+    ]
     (root / "images" / "000.png").unlink()  # whoever comes and goes, the others stay
     assert {*test} - {("000.png", "000.png")} <= {*names(split(root).test)}
     (root / "masks" / "002.png").unlink()

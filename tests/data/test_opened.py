@@ -27,13 +27,13 @@ SPEEDS = ("images_per_second", "peak_memory", "seconds", "run")
 def count(monkeypatch):
     """Count how often data is opened, and images are decoded whole, since the last call."""
     opens, images = list[object](), list[str]()
-    real, decode = room.splits_of, EncodedImage.decode_box
+    real, decode = room.open_to_learn, EncodedImage.decode_box
 
     def open_it(data: Any, *given: Any, **named: Any) -> Any:
         opens.append(data)
         return real(data, *given, **named)
 
-    monkeypatch.setattr(room, "splits_of", open_it)
+    monkeypatch.setattr(room, "open_to_learn", open_it)
 
     def decode_it(self: EncodedImage, *given: Any, **named: Any) -> Any:
         images.append(self.name)

@@ -170,7 +170,7 @@ def test_every_image_is_predicted_once_in_order(monkeypatch: pytest.MonkeyPatch)
     again = predict(made, test, Compute(CPU), progress=lambda *given: steps.append(given))
     np.testing.assert_allclose(again.probabilities, whole.probabilities, atol=1e-6)
     assert whole.indices.tolist() == list(range(359))
-    assert whole.target.values.tolist() == test.target.values.tolist()
+    assert whole.labels.values.tolist() == test.target.values.tolist()
     assert steps == [(done, 359) for done in (50, 100, 150, 200, 250, 300, 350, 359)]
     np.testing.assert_allclose(whole.probabilities.sum(1), 1)
     assert whole.seconds > 0
@@ -178,7 +178,7 @@ def test_every_image_is_predicted_once_in_order(monkeypatch: pytest.MonkeyPatch)
 
 def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:
     whole = open_to_learn(str(photos)).whole
-    assert isinstance(whole, ImageFiles)
+    assert isinstance(whole.store, ImageFiles)
     for name in ("blue/001", "red/019"):
         (photos / f"{name}.png").write_bytes(b"no image")
     made = model(classes=3, channels=3)

@@ -164,7 +164,7 @@ def test_what_cannot_be_probed_is_refused_in_one_line() -> None:
         fit="native", tokens=4, positions="2d",
     )  # fmt: skip
     assert "fit=native" in refused(native, source)
-    alone = replace(source, labels=SingleLabels(np.zeros(8, np.int64)))
+    alone = source.with_target(SingleLabels(np.zeros(8, np.int64)), source.classes)
     assert "one class" in refused(model_of(4), alone)
     damaged = model_of(4)
     with torch.no_grad():

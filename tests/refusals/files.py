@@ -63,6 +63,12 @@ def digits_model(folder: Path) -> None:
 
 
 @register
+def three_classes(folder: Path) -> None:
+    """Weights of a model of gray images in three classes without names."""
+    vitlab.save(vitlab.create(TINY, 3, 8, channels=1), folder)
+
+
+@register
 def tokenizer(folder: Path) -> None:
     """Weights of a tokenizer."""
     vitlab.save(vitlab.create("dVAE(codes=12,code_width=6,width=8)/4", image_size=8), folder)

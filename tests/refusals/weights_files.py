@@ -59,6 +59,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "tensorflow": ("checkpoint", "m.ckpt-5.index", "m.ckpt-5.data-00000-of-00001"),
     "orbax": ("_METADATA", "manifest.ocdbt", "d/abc"),
     "keras": ("config.json", "tf_model.h5"),
+    "keras-hub": ("config.json", "model.weights.h5"),
     "distributed": (".metadata", "__0_0.distcp"),
     "flax": ("flax_model.msgpack",),
     "onnx": ("m.onnx",),

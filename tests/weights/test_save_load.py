@@ -132,6 +132,11 @@ def test_a_loaded_model_does_not_depend_on_the_file(tmp_path: Path) -> None:
     assert torch.equal(model.stem.layers[0].weight, before)
 
 
+def test_an_option_of_another_library_is_answered_without_the_hub() -> None:
+    with pytest.raises(OptionError, match="'num_labels': did you mean classes"):
+        vitlab.load("google/vit-base-patch16-224", num_labels=3)
+
+
 def test_load_check_of_a_delta(tmp_path: Path) -> None:
     base = little()
     model = little()

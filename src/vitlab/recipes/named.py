@@ -34,9 +34,10 @@ FROM_WEIGHTS = (
 
 
 def digits(model: str = DIGITS) -> Recipe:
-    """The embedded digits, 8x8 gray: a small ViT above convolutions, a minute on two cores.
+    """The embedded digits, 8x8 gray: a small ViT, 50 seconds on two cores.
 
-    Another model is trained for twice as long, at a quarter of the rate (docs/log.md).
+    Two convolutions make its tokens, which is worth more than size (docs/log.md). Another model is
+    trained for twice as long, at a quarter of the rate.
     """
     usual = Recipe(
         recipe="digits",

@@ -35,7 +35,7 @@ from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host
 from vitlab.runs import versions
 
-pytest_plugins = ["steady", "six_runs"]
+pytest_plugins = ["steady", "six_runs", "graphs.traced"]
 prepare_torchvision()  # before transformers or timm import it
 torch.set_num_threads(1)  # also if something imported it first
 

@@ -1,23 +1,14 @@
-"""Graphs are traced once: PyTorch's exporter takes seconds for the smallest model."""
+"""A model for the tests of graphs, each of which is traced once."""
 
-import hashlib
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import torch
-from filelock import FileLock
 
 import vitlab
 from vitlab.evaluation.unlike import fit_unlike
-from vitlab.graphs import onnx_file
-from vitlab.graphs.complete import Traceable
 from vitlab.models.model import Model
-from vitlab.weights.identity import fingerprint
 
 CLASSES = ("cat", "dog", "Känguru 🦘")
 
@@ -35,31 +26,8 @@ def model_of(name: str = "ViT(width=32,depth=2,heads=2,mlp=64)/8", **choices: An
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _traced_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Hand out copies of one graph for one model in one form; every file is still checked.
-
-    Workers of pytest-xdist share them.
-    """
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if folder.name.startswith("popen-") else folder) / "graphs"
-    folder.mkdir(exist_ok=True)
-    trace = onnx_file.traced
-
-    def traced(model: Model, form: Traceable) -> tuple[Any, list[str]]:
-        several, unlike = model.provenance.get("multi_label"), model.unlike
-        parts = form.input, form.outputs + form.inner, str(form.free), tuple(form.example.shape)
-        key = repr((fingerprint(model), model.temperature, several, unlike is None, *parts))
-        file: Path = folder / hashlib.sha256(key.encode()).hexdigest()
-        with FileLock(f"{file}.lock"):
-            if not file.exists():
-                proto, blocks = trace(model, form)
-                file.with_suffix(".json").write_text(json.dumps(blocks))
-                file.write_bytes(proto.SerializeToString())
-        return onnx.load(file), json.loads(file.with_suffix(".json").read_text())
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(onnx_file, "traced", traced)
-        yield
+def _traced_once(traced_once: None) -> None:
+    """Graphs are shared by all tests here."""
 
 
 @pytest.fixture(scope="session")

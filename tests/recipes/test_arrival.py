@@ -76,7 +76,8 @@ def test_everything_that_a_recipe_sets_is_in_the_run(
     usual = TOKENIZER if task == "tokenizer" else VIT
     model = usual if "named" in how else None
     words = words_without_model(name, place, "color")
-    want = set_by(name, model)
+    # with any but its own model, the recipe of the digits has another rate and length
+    want = set_by(name, usual if name == "digits" and "weights" in how else model)
     if "weights" in how:
         words += ["--from", weights_for(name, place, "color")]
         ours = task not in ("classify", "segment", "tokenizer")

@@ -65,14 +65,13 @@ def test_a_saved_model_has_no_folder_of_this_machine(
     check_silent(tmp_path)
 
 
+@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize("target", ["onnx", "web", COMPILED])
 def test_an_exported_file_has_no_folder_of_this_machine(
     run: Any, target: str, tmp_path: Path
 ) -> None:
-    """Bare: `graphs/test_onnx_file.py` says it of a graph that prepares images."""
     endings = {"onnx": ".onnx", "torch": ".pt2", "web": ""}
-    file = tmp_path / f"out{endings[target]}"
-    vitlab.export(vitlab.load(run.folder), file, target, bare=target == "onnx")
+    vitlab.export(vitlab.load(run.folder), tmp_path / f"out{endings[target]}", target)
     check_silent(tmp_path)
 
 

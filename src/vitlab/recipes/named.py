@@ -19,7 +19,7 @@ from vitlab.recipes.recipe import Recipe
 from vitlab.recipes.schedule import Average, Schedule
 from vitlab.recipes.start import Start
 
-DIGITS = "ViT(width=96,depth=6,heads=3,mlp=384)/4"
+DIGITS = "ViT(width=64,depth=4,heads=2,mlp=128)/4"
 # ViT-S/14 by Oquab et al., DINOv2, 2023, Apache-2.0: small enough for a CPU, and frozen features
 # that classify photographs well; its files say 224 pixels.
 BACKBONE = "facebook/dinov2-small"
@@ -34,12 +34,15 @@ FROM_WEIGHTS = (
 
 
 def digits(model: str = DIGITS) -> Recipe:
-    """The embedded digits, 8x8 gray: a small ViT, 90 seconds on two cores."""
-    return Recipe(
+    """The embedded digits, 8x8 gray: a small ViT, 50 seconds on two cores.
+
+    Two convolutions make its tokens, which is worth more than size (docs/log.md). Another model is
+    trained for twice as long, at a quarter of the rate.
+    """
+    usual = Recipe(
         recipe="digits",
         data=Data(data="digits"),
-        # enlarged to 16 pixels, so that rotation and translation blur less; still 4x4 tokens
-        model=model_part(model, **({"image_size": 16, "pool": "mean"} if model == DIGITS else {})),
+        model=model_part(model),
         augment=Augment(rotate=10, shift=0.06, zoom=0.1, shear=5),
         objective=ObjectivePart(label_smoothing=0.1),
         optimizer=Optimization(lr=2e-3, weight_decay=0.05),
@@ -48,6 +51,17 @@ def digits(model: str = DIGITS) -> Recipe:
         epochs=60,
         batch=64,
         test_every=5,
+    )
+    if model != DIGITS:
+        return usual
+    return replace(
+        usual,
+        # enlarged to 16 pixels, so that rotation and translation blur less; still 4x4 tokens
+        model=model_part(model, image_size=16, pool="mean", stem="conv"),
+        optimizer=Optimization(lr=8e-3, weight_decay=0.05),
+        schedule=Schedule(warmup=3),
+        average=Average(ema=0.98),
+        epochs=30,
     )
 
 

@@ -120,14 +120,14 @@ def test_folds_of_a_probe_keep_groups_together() -> None:
     plain = open_to_learn((pixels, labels.tolist())).whole
     rows = np.flatnonzero(np.arange(120) % 5)  # of a split
     patient = np.arange(120) // 4
-    dealt = folds_of(plain.grouped(patient), rows, labels[rows], 5)
+    dealt = folds_of(plain.in_groups(patient), rows, labels[rows], 5)
     of_patient = {(int(p), int(f)) for p, f in zip(patient[rows], dealt, strict=True)}
     assert len(of_patient) == 30
     assert len({*dealt.tolist()}) == 5
     assert max(np.bincount(folds_of(plain, rows, labels[rows], 5))) <= 21  # of 96, alike
     for groups, kept in ((np.zeros(120), rows), (patient, rows[:1])):
         with pytest.raises(DataError, match="cannot be dealt out to folds: give at least"):
-            folds_of(plain.grouped(groups), kept, labels[kept], 5)
+            folds_of(plain.in_groups(groups), kept, labels[kept], 5)
 
 
 def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_groups_and_copies_go_together_where_one_has_to_be_taken_or_left() -> No
             splits = hold_out(whole, share)
             assert not set(identities(splits.train)) & set(identities(splits.test))
             assert min(splits.train.target.counts(2) + splits.test.target.counts(2)) > 0
-        splits = hold_out(whole.grouped(np.arange(12) // 4), 0.2)
+        splits = hold_out(whole.in_groups(np.arange(12) // 4), 0.2)
         train, test = (each.group for each in (splits.train, splits.test))
         assert not set(train.tolist()) & set(test.tolist())
         assert len(test) in (4, 8)

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from sklearn.dummy import DummyClassifier
 
+from vitlab.data.altered import Altered
+from vitlab.data.class_index import index_labels
 from vitlab.data.images import Images, concat
-from vitlab.data.labels import MultiLabels, SingleLabels, index_labels
+from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.number_targets import NumberTargets
 from vitlab.data.sources.memory import Arrays
 from vitlab.data.splits import Splits
-from vitlab.data.stores import Altered
 from vitlab.data.summary import class_lines, missing_lines, most_frequent
 from vitlab.errors import DataError
 

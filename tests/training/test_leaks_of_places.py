@@ -15,7 +15,7 @@ from places_opened import open_masks, open_targets
 from vitlab.data.box_targets import BoxTargets
 from vitlab.data.images import Images, concat
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.number_columns import numbers_of, standardized
+from vitlab.data.number_columns import numbers_of, standardize
 from vitlab.data.number_targets import NumberTargets
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.memory import Arrays
@@ -211,7 +211,7 @@ def test_near_duplicates_of_unsplit_images_are_put_on_one_side(
 
 def test_what_has_moved_is_standardized_as_the_rest(tmp_path: Path) -> None:
     file = of_numbers(tmp_path, [Row(n, "", n) for n in range(20)])
-    splits = standardized(open_targets(file, ["age"], Data()))
+    splits = standardize(open_targets(file, ["age"], Data()))
     assert splits.whole is not None
     mean, deviation = numbers_of(splits.train).mean(), numbers_of(splits.train).std()
     for part in (splits.train, splits.test, splits.whole.take(np.arange(20))):

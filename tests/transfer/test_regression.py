@@ -20,7 +20,7 @@ from conftest import BRIEF, call
 from places_opened import open_targets
 from six_runs import PICTURES, run_in
 from vitlab.data.boxes import boxes_of, scenes
-from vitlab.data.number_columns import numbers_of, standardized
+from vitlab.data.number_columns import numbers_of, standardize
 from vitlab.data.settings import Data
 from vitlab.effort import Effort
 from vitlab.errors import DataError, OptionError, RunError, WeightsError
@@ -144,7 +144,7 @@ def test_what_a_probe_would_not_heed_is_refused(table: Path, tmp_path: Path) -> 
 
 
 def test_the_closed_form_is_scikit_learns_ridge(probed: vitlab.Run, table: Path) -> None:
-    splits = standardized(open_targets(table, ["price", "slope"], Data()))
+    splits = standardize(open_targets(table, ["price", "slope"], Data()))
     model, regressor = probed.model, load_regressor(probed.folder)
     train, test = (
         features_of(model, each, Compute("cpu", workers=0)) for each in (splits.train, splits.test)
@@ -202,7 +202,7 @@ def test_fine_tuning_begins_as_ridge_regression(table: Path, tmp_path: Path) -> 
         run = vitlab.finetune(table, model, tmp_path / start, head_start=start, **how)
         notes[start] = run.metrics["notes"]
         assert (run.metrics["r2"] > 0.2) == (start == "probe")
-    train = standardized(open_targets(table, ["price", "slope"], Data())).train
+    train = standardize(open_targets(table, ["price", "slope"], Data())).train
     learn = features_of(model, train, Compute("cpu", workers=0))
     found = find_ridge(train, learn, [FeatureChoice(2, "", 0, 16)], BRIEF.folds)
     begun = load_regressor(tmp_path / "probe")
@@ -230,7 +230,7 @@ def test_rows_in_memory_and_files_are_the_same(table: Path, tmp_path: Path) -> N
             np.testing.assert_allclose(
                 numbers_of(found.parts[part]), numbers_of(wanted.parts[part]), rtol=1e-6
             )
-    batch = standardized(wanted).train.target.batch()
+    batch = standardize(wanted).train.target.batch()
     np.testing.assert_allclose(batch.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(batch.std(0), 1, atol=1e-5)
     frame["split"] = ["train", "val", "test", "train"] * (PICTURES // 4)

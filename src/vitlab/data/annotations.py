@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from vitlab.data.class_index import check_class_names
 from vitlab.data.frames import Sides
-from vitlab.data.labels import check_class_names
 from vitlab.data.settings import AnnotationFrame
 from vitlab.data.sources.folders import json_files
 from vitlab.data.sources.memory import told

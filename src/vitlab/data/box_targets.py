@@ -36,6 +36,7 @@ class BoxTargets(SpatialTarget):
 
     boxes: Boxes
     count: int
+    kind: ClassVar[str] = "boxes"
     again: ClassVar[str] = "with other boxes"
     keeps_aspect: ClassVar[bool] = True
 

@@ -122,7 +122,7 @@ def open_scenes(request: Request) -> Found | None:
     if request.target == "numbers":
         return Found([Part(_counted(scenes(name), request.columns), name) for name in COUNTS])
     lacks = f"{SCENES} has boxes, not classes of images: pass --task detect"
-    bare = {name: scenes(name).unlabeled() for name in COUNTS}
+    bare = {name: scenes(name).without_labels() for name in COUNTS}
     return Found([Part(source, name, lacks) for name, source in bare.items()])
 
 
@@ -274,5 +274,5 @@ def _with_boxes(
     labels = BoxTargets.from_objects(len(paths), objects[0], objects[1], len(order))
     images = image_paths(paths).with_target(labels, order)
     if said.groups:
-        images = images.grouped(said.groups)
+        images = images.in_groups(said.groups)
     return images.without(np.flatnonzero(~there))

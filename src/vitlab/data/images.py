@@ -83,13 +83,13 @@ class Images:
         """Return the same images with another target."""
         return replace(self, target=target, classes=tuple(classes))
 
-    def unlabeled(self) -> "Images":
+    def without_labels(self) -> "Images":
         """Return the same images without labels."""
         if not self.classes:
             return self
         return self.with_target(SingleLabels.blank(len(self), 0), ())
 
-    def grouped(self, names: Iterable[object]) -> "Images":
+    def in_groups(self, names: Iterable[object]) -> "Images":
         """Return the same images in groups, named for each image."""
         return replace(self, group=digests(map(str, names)))
 

@@ -97,6 +97,7 @@ class MaskTargets(SpatialTarget):
 
     store: MaskStore
     rows: Integers
+    kind: ClassVar[str] = "mask"
     tests_some: ClassVar[bool] = True
     again: ClassVar[str] = "with another mask"
 

@@ -25,9 +25,9 @@ from unicodedata import normalize
 import numpy as np
 
 from vitlab.data.cells import usual_columns
+from vitlab.data.class_index import check_class_names
 from vitlab.data.folder_names import MASK_LAYOUTS
 from vitlab.data.images import Images
-from vitlab.data.labels import check_class_names
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.mask_frames import place_masks
 from vitlab.data.mask_targets import MaskStore, MaskTargets
@@ -317,7 +317,7 @@ def _parts(pairs: Pairs, groups: Mapping[str, str], turns: Mapping[str, int]) ->
         paths = [image for image, _ in own]
         images = image_paths(paths)
         if groups:
-            images = images.grouped([groups[path] for path in paths])
+            images = images.in_groups([groups[path] for path in paths])
         turned = [turns[path] for path in paths] if turns else ()
         found[name] = _with_masks(images, [mask for _, mask in own], turned)
     return found

@@ -24,7 +24,7 @@ def numbers_of(source: Images) -> Numbers:
     return source.target.values
 
 
-def standardized(splits: Splits) -> Splits:
+def standardize(splits: Splits) -> Splits:
     """Return splits whose batches have targets of mean 0 and deviation 1 in training images.
 
     Raises:

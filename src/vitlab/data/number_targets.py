@@ -26,6 +26,7 @@ class NumberTargets(Target):
 
     values: Numbers
     scale: Numbers = field(default_factory=lambda: UNIT)
+    kind: ClassVar[str] = "numbers"
     several: ClassVar[bool] = True
     again: ClassVar[str] = "with other numbers"
 
@@ -51,6 +52,10 @@ class NumberTargets(Target):
         values = np.full((len(self), count), np.nan)
         values[:, moved[moved >= 0]] = self.values[:, moved >= 0]
         return type(self)(values)
+
+    def missing(self) -> Integers:
+        """Return the rows of images that lack a number, sorted."""
+        return np.flatnonzero(np.isnan(self.values).any(1))
 
     def classes_of(self, row: int) -> tuple[int, ...]:
         """Return the classes of one image: numbers are none."""

@@ -11,19 +11,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitlab.by_name import load_object
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.exists import PATTERN, check_data
 from vitlab.data.images import Images, concat
 from vitlab.data.labels import UnlabeledError
-from vitlab.data.number_targets import NumberTargets
 from vitlab.data.settings import Columns
 from vitlab.data.sources.image_files import named_files
-from vitlab.data.sources.paths import some
 from vitlab.data.sources.pictures import Picture, in_hand
-from vitlab.data.sources.refusals import explain_file
 from vitlab.data.sources.request import (
     NO_LABELS,
     Found,
@@ -53,6 +48,7 @@ OPENERS: dict[str, str] = {
     "folder": "vitlab.data.sources.layouts:open_folder",
     "files": "vitlab.data.sources.folders:open_files",
     "hub": "vitlab.data.sources.tables:open_hub",
+    "other": "vitlab.data.sources.refusals:explain_data",
 }
 """Openers by the kind of data, asked in this order: each returns None for what is not of its kind.
 
@@ -108,7 +104,7 @@ class Opened:
         """Return all images in the data's order, those without labels last."""
         sources = list(self.parts.values())
         if self.loose is not None:
-            sources = [*(each.unlabeled() for each in sources), self.loose]
+            sources = [*(each.without_labels() for each in sources), self.loose]
         return concat(sources)
 
 
@@ -132,8 +128,8 @@ def open_images(
         target: `label`: its class or classes; images without any are left out and counted, or
             refused if none has one. `optional`: these images are `Opened.loose`, or all there is.
             `none`: labels and splits play no part: one part, `all`, of every image in the data's
-            order. `numbers`: of each column of `columns.label_column`; images without one are left
-            out. `boxes`: of objects (`data.boxes`). `mask`: the class of each pixel (`data.masks`)
+            order. `numbers`: of each column of `columns.label_column`, NaN where there is none.
+            `boxes`: of objects (`data.boxes`). `mask`: the class of each pixel (`data.masks`)
         classes: the class index to map labels to by name; none for the data's own
         columns: the columns of a list or a table; None to find them
         masks: how these are read; None for the usual
@@ -159,15 +155,15 @@ def open_images(
     else:
         found = _found(request)
     if target == "none":
-        whole = concat([part.source.unlabeled() for part in found.parts])
+        whole = concat([part.source.without_labels() for part in found.parts])
         opened = Opened(request.data, {ALL: whole}, notes=found.notes)
     else:
         opened = _labeled(request, found)
     if not any(map(len, opened.parts.values())) and not opened.loose:
         raise DataError(f"{opened.title} has no images")
-    return (
-        leave_out_missing(opened, request.columns.label_column) if target == "numbers" else opened
-    )
+    if target == "numbers" and any(each.target.kind != target for each in opened.parts.values()):
+        raise DataError(f"{opened.title} has no columns of numbers: give a table, such as a .csv")
+    return opened
 
 
 def _open_annotated(request: Request) -> Opened:
@@ -176,31 +172,6 @@ def _open_annotated(request: Request) -> Opened:
     found = opener(request)
     parts = {part.split or ALL: part.source for part in found.parts}
     return Opened(request.data, parts, notes=found.notes)
-
-
-def leave_out_missing(opened: Opened, columns: Sequence[str]) -> Opened:
-    """Return images that have a finite number in each column; others are counted and named.
-
-    Raises:
-        DataError: no image is left.
-    """
-    notes = [*opened.notes]
-    parts = dict[str, Images]()
-    for name, source in opened.parts.items():
-        if not isinstance(source.target, NumberTargets):
-            raise DataError(
-                f"{opened.title} has no columns of numbers: give a table, such as a .csv"
-            )
-        missing = np.flatnonzero(np.isnan(source.target.values).any(1))
-        if len(missing):
-            what = " or ".join(columns)
-            line = f"of {len(source):,} images of {opened.title} whose {what} is not finite"
-            listed = some([source.name(row) for row in missing.tolist()])
-            notes.append(f"left out {len(missing):,} {line}: {listed}")
-        if len(missing) == len(source):
-            raise DataError(f"no image is left to learn from: {notes[-1]}")
-        parts[name] = source.without(missing)
-    return replace(opened, parts=parts, notes=notes)
 
 
 def _found(request: Request) -> Found:
@@ -225,7 +196,6 @@ def _found(request: Request) -> Found:
             "in .tar or .parquet"
         )
     if request.path.exists():
-        explain_file(request.path)
         raise DataError(
             f"{request.data} is not a folder, a Parquet file, a .tar shard, or a .csv or .jsonl "
             "list"
@@ -250,7 +220,7 @@ def _named_by_several(request: Request) -> Found:
             found = Found([Part(named_files(name, request.data))])
         parts += found.parts
         notes += found.notes
-    whole = concat([part.source.unlabeled() for part in parts])
+    whole = concat([part.source.without_labels() for part in parts])
     return Found([Part(whole, lacks="names of several DATA")], notes)
 
 

@@ -11,10 +11,11 @@ import numpy as np
 from vitlab.data.holdout import chosen, in_splits
 from vitlab.data.identities import identified
 from vitlab.data.images import Images, concat
-from vitlab.data.labels import check_class_names, check_classes
+from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import PixelCache, cached
 from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns, Data
+from vitlab.data.sources.paths import some
 from vitlab.data.sources.request import Given, MaskReading, TargetKind
 from vitlab.data.split_words import SPLIT_WORDS
 from vitlab.data.splits import ALL, Splits
@@ -71,13 +72,11 @@ def open_to_learn(
         DataError: the data cannot be used: fewer than two classes, or too few images.
     """
     options = options or Columns()
-    if target == "numbers":
-        if not options.label_column:
-            raise OptionError(
-                "task=regress learns columns of numbers: name them, targets=age,height"
-            )
-        check_class_names(options.label_column, "targets", "target")
+    if target == "numbers" and not options.label_column:
+        raise OptionError("task=regress learns columns of numbers: name them, targets=age,height")
     opened = open_images(data, target, columns=options, masks=masks)
+    if target == "numbers":
+        opened = _leave_out_missing(opened, options.label_column)
     share = options.test_fraction if isinstance(options, Data) else USUAL
     split = _without_labels if target == "optional" else split_opened
     splits = split(opened, share)
@@ -92,6 +91,27 @@ def open_to_learn(
             + "".join(f"; {note}" for note in opened.notes if note.startswith("left out"))
         )
     return splits
+
+
+def _leave_out_missing(opened: Opened, columns: Sequence[str]) -> Opened:
+    """Return images that have a finite number in each column; others are counted and named.
+
+    Raises:
+        DataError: no image is left.
+    """
+    notes = [*opened.notes]
+    parts = dict[str, Images]()
+    for name, source in opened.parts.items():
+        missing = source.target.missing()
+        if len(missing):
+            what = " or ".join(columns)
+            line = f"of {len(source):,} images of {opened.title} whose {what} is not finite"
+            listed = some([source.name(row) for row in missing.tolist()])
+            notes.append(f"left out {len(missing):,} {line}: {listed}")
+        if len(missing) == len(source):
+            raise DataError(f"no image is left to learn from: {notes[-1]}")
+        parts[name] = source.without(missing)
+    return replace(opened, parts=parts, notes=notes)
 
 
 def _check_classes(splits: Splits, title: str) -> None:
@@ -123,11 +143,11 @@ def _without_labels(opened: Opened, share: float) -> Splits:
         return _of_splits(opened, share)
     splits = None if opened.lacks else split_opened(opened, share)
     if splits is None or len(splits.classes) < 2 or not len(splits.test):
-        return _tenth(opened.every().unlabeled(), opened.notes, share)
+        return _tenth(opened.every().without_labels(), opened.notes, share)
     assert splits.whole is not None
-    whole = splits.whole.unlabeled()
-    train = splits.train.unlabeled()
-    test = splits.test.unlabeled()
+    whole = splits.whole.without_labels()
+    train = splits.train.without_labels()
+    test = splits.test.without_labels()
     line = (
         f"{len(test):,} of {len(whole):,} images held out to measure the loss: those that training "
         "with labels holds out of this data"
@@ -142,7 +162,7 @@ def _without_labels(opened: Opened, share: float) -> Splits:
 
 def _of_splits(opened: Opened, share: float) -> Splits:
     """Return the training split to learn from, and the first other one to measure the loss."""
-    parts = {name: part.unlabeled() for name, part in opened.parts.items()}
+    parts = {name: part.without_labels() for name, part in opened.parts.items()}
     if ALL in parts:  # the only split with labels
         parts = {"train": parts[ALL]}
     for name, source in opened.unlabeled.items():

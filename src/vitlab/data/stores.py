@@ -1,15 +1,14 @@
-"""Stores: where images lie, by number; several stores in a row, and one whose pixels are changed.
+"""Stores: where images lie, by number; and several stores in a row.
 
 A store is one of files, arrays, objects in memory, a table's column or archives: `data/sources/`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.target import Integers
 
@@ -124,61 +123,3 @@ def start_of(store: Store, joined: Store) -> int:
         if all(one is other for one, other in zip(own, parts[place:], strict=False)):
             return int(starts[place])
     return -1
-
-
-@dataclass(frozen=True, eq=False)
-class Altered:
-    """A store whose images pass through a function once they are decoded.
-
-    Attributes:
-        whole: the store
-        change: takes and returns pixels (rows, columns, channels); a function of a module, so that
-            worker processes can receive it
-    """
-
-    whole: Store
-    change: Callable[[Pixels], Pixels]
-
-    @property
-    def in_memory(self) -> bool:
-        """As the whole store."""
-        return self.whole.in_memory
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-    def image(self, number: int) -> "AlteredImage":
-        """Return the image, to be changed when it is decoded."""
-        image = self.whole.image(number)
-        return AlteredImage(image, image.name, self.change)
-
-    def name(self, number: int) -> str:
-        """As the whole store."""
-        return self.whole.name(number)
-
-    def read_ahead(self, numbers: Integers) -> None:
-        """As the whole store."""
-        read_ahead_in(self.whole, numbers)
-
-
-@dataclass(frozen=True)
-class AlteredImage(StoredImage):
-    """A stored image, and what happens to its pixels before a box is cut from them."""
-
-    stored: StoredImage
-    name: str
-    change: Callable[[Pixels], Pixels]
-
-    def shape(self) -> tuple[int, int, int]:
-        """Return rows, columns and channels after the change."""
-        empty = np.broadcast_to(np.uint8(0), self.stored.shape())
-        rows, columns, channels = self.change(empty).shape
-        return rows, columns, channels
-
-    def decode(self, channels: int) -> Pixels:
-        """Return the whole image, changed."""
-        return self.change(self.stored.decode(channels))
-
-    def content(self) -> bytes:
-        """Return the stored bytes."""
-        return self.stored.content()

@@ -25,6 +25,7 @@ IGNORED = -1
 class Target(ABC):
     """What may be learned of each of some images, by row."""
 
+    kind: ClassVar[str]  # label, labels, numbers, boxes or mask
     several: ClassVar[bool]  # whether an image may have several classes
     column: ClassVar[str] = "labels"  # of a table
     shared: ClassVar[str] = "the images"  # of what a share is held out
@@ -80,6 +81,14 @@ class Target(ABC):
     @abstractmethod
     def content(self) -> bytes:
         """Return what a fingerprint has of it."""
+
+    def missing(self) -> Integers:
+        """Return the rows of images that have no target, sorted: here all have one."""
+        return np.empty(0, np.int64)
+
+    def truth(self, row: int, size: tuple[int, int]) -> NDArray[np.int16] | None:
+        """Return the class of each pixel of an image of so many rows and columns, of masks."""
+        return None
 
     @classmethod
     def probabilities(cls, logits: Tensor) -> Tensor:

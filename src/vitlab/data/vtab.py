@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from vitlab.data.altered import Altered
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.images import Images, concat
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.image_files import named_files
 from vitlab.data.sources.paths import read_text
 from vitlab.data.sources.request import Found, Part, Request
-from vitlab.data.stores import Altered
 from vitlab.errors import DataError
 from vitlab.options import nearest
 

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab import device as devices
+from vitlab.data.altered import Altered
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels, classes_of_images
@@ -42,7 +43,6 @@ from vitlab.data.sources.folders import names_below
 from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.request import Given
-from vitlab.data.stores import Altered
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.answers import Bools, Floats, Integers
 from vitlab.evaluation.choosing import unlearned

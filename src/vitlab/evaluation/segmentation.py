@@ -25,7 +25,6 @@ from vitlab.data.decode.pixels import Pixels
 from vitlab.data.images import Images
 from vitlab.data.loading.crops import whole_image
 from vitlab.data.loading.loader import in_chunks
-from vitlab.data.mask_targets import MaskTargets
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.errors import DataError, ImageError
@@ -92,8 +91,7 @@ def _scenes(
     for index in indices:
         try:
             pixels, size = whole_image(source.image(index), spec, scale, most)
-            masks = source.target
-            truth = masks.truth(index, size) if isinstance(masks, MaskTargets) else None
+            truth = source.target.truth(index, size)
             found.append(Scene(index, pixels, size, truth))
         except ImageError as error:
             found.append((index, str(error)))

@@ -33,9 +33,8 @@ import numpy as np
 
 from vitlab.data.identities import identities
 from vitlab.data.images import Images
-from vitlab.data.loading.cache import CachedPixels
 from vitlab.data.sources.image_files import ImageFiles
-from vitlab.data.stores import Altered, Store, Stores
+from vitlab.data.stores import Store, Stores
 from vitlab.distributed.world import World
 from vitlab.documents import read_json
 from vitlab.errors import DataError, DiskError, ImageError, OptionError
@@ -527,9 +526,7 @@ def some_content(source: Images) -> bytes:
 
 def _holds_single_files(store: Store) -> bool:
     """Return whether each image is a file, or in memory, so that a part of it can be read."""
-    match store:
-        case Stores(parts):
-            return all(map(_holds_single_files, parts))
-        case Altered(whole) | CachedPixels(whole):
-            return _holds_single_files(whole)
-    return store.in_memory or isinstance(store, ImageFiles)
+    if isinstance(store, Stores):
+        return all(map(_holds_single_files, store.parts))
+    whole = getattr(store, "whole", store)  # of which a store is made, with other pixels
+    return whole.in_memory or isinstance(whole, ImageFiles)

@@ -202,7 +202,7 @@ def _looked_at(model: Model, data: Given) -> _LookedAt:
     if opened.lacks or opened.loose is not None:
         matched = model.config.classes > 0
         note = "the images have no labels"
-        return _LookedAt(opened.every().unlabeled(), labeled=False, matched=matched, note=note)
+        return _LookedAt(opened.every().without_labels(), labeled=False, matched=matched, note=note)
     source = opened.every() if opened.unsplit else split_opened(opened).test
     return _LookedAt(source, labeled=True, matched=False, note=f"no predictions: {reason}")
 

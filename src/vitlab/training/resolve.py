@@ -23,7 +23,7 @@ from vitlab.data.holdout import (
     with_train_images,
     with_validation,
 )
-from vitlab.data.number_columns import standardized
+from vitlab.data.number_columns import standardize
 from vitlab.data.open_splits import OpenedData, open_to_learn, with_identities
 from vitlab.data.sources.request import Given, MaskReading, TargetKind
 from vitlab.data.splits import Splits
@@ -175,7 +175,7 @@ def prepare(
     recipe, layer, splits, mark = _open_learning(recipe, folder, resume, world, data, opened)
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
     if recipe.pretext.task == "regress":
-        splits = standardized(splits)
+        splits = standardize(splits)
     recipe, told = fitted(recipe, len(splits.train), before, host.device)
     check_world(recipe, host, world)
     with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):

@@ -13,7 +13,7 @@ from vitlab import device as devices
 from vitlab.data.holdout import fingerprint, hold_out_some, seen_by
 from vitlab.data.images import Images
 from vitlab.data.masks import masks_of
-from vitlab.data.number_columns import standardized
+from vitlab.data.number_columns import standardize
 from vitlab.data.number_targets import NumberTargets
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.sources.request import MaskReading
@@ -109,7 +109,7 @@ def segment_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     splits = open_to_learn(request.data, "mask", recipe.data, reading)
     model = headless(recipe, request.start)
     check_spec(model.config.images)
-    marks = fingerprint(splits.train.unlabeled()), model_fingerprint(model)
+    marks = fingerprint(splits.train.without_labels()), model_fingerprint(model)
     if folder.started:
         run = known_run(folder, *marks, recipe)
         if not needs_report(folder, host):
@@ -162,7 +162,7 @@ def regress_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     searched = request.searched
     names = recipe.pretext.columns
     options = replace(recipe.data, label_column=tuple(names))
-    splits = standardized(open_to_learn(request.data, "numbers", options))
+    splits = standardize(open_to_learn(request.data, "numbers", options))
     base = headless(recipe, request.start)
     marks = fingerprint(splits.whole or splits.train), model_fingerprint(base)
     if folder.started:

@@ -12,7 +12,7 @@ import torch
 from conftest import photo_folder
 from places_opened import open_targets
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.number_columns import standardized
+from vitlab.data.number_columns import standardize
 from vitlab.data.open import open_images
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Columns, Data
@@ -208,7 +208,7 @@ def test_a_number_that_all_images_have_is_not_learned(here: Path) -> None:
         data = csv(here, "path,n", *(f"{each},{n}" for each, n in zip(names, numbers, strict=True)))
         splits = replace(found := open_targets(data, ["n"], Data()), train=found.whole)
         with pytest.raises(DataError, match=said) if said else nullcontext():
-            assert standardized(splits).train.target.scale[0] == pytest.approx(1 / 12)
+            assert standardize(splits).train.target.scale[0] == pytest.approx(1 / 12)
 
 
 def test_metadata_in_a_folder_is_a_list_if_it_names_files(here: Path) -> None:

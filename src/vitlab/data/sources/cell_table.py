@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.cells import ColumnFacts, encode_cells, plain_value, usual_columns
+from vitlab.data.class_index import check_class_names, index_labels
 from vitlab.data.images import Images
 from vitlab.data.label_cells import LABEL_COLUMNS, Label, LabelColumn, read_label_column
-from vitlab.data.labels import UnlabeledError, index_labels
+from vitlab.data.labels import UnlabeledError
 from vitlab.data.number_targets import NumberTargets
 from vitlab.data.settings import Columns
 from vitlab.data.sources.image_files import ImageFiles
@@ -102,6 +103,7 @@ def open_rows(table: CellTable, image_column: str, bare: Images, request: Reques
     notes = [*splits.notes, *_ignored_split_notes(table, known)]
     rows = np.arange(len(bare))
     if request.target == "numbers":
+        check_class_names(known.label_column, "targets", "target")
         columns = [table.cells(name) for name in known.label_column]
         cells = zip(*(map(plain_value, own) for own in columns), strict=True)
         whole = _with_groups(
@@ -148,7 +150,7 @@ def _with_groups(source: Images, table: CellTable, known: Columns) -> Images:
     """Return images with the groups that a column names, if the user names one."""
     if not known.group_column:
         return source
-    return source.grouped(map(plain_value, table.cells(known.group_column)))
+    return source.in_groups(map(plain_value, table.cells(known.group_column)))
 
 
 def _label_rows(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vitlab.data.sources.file_tree import FileTree, suffix_of
 from vitlab.data.sources.paths import some
+from vitlab.data.sources.request import Request
 from vitlab.errors import DataError
 
 LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -58,6 +59,16 @@ def explain_file(path: Path) -> None:
     for suffixes, advice in _ADVICE.items():
         if ending in suffixes:
             raise DataError(f"{path} is {advice.format(name=path.name)}")
+
+
+def explain_data(request: Request) -> None:
+    """Refuse a file of a kind that no opener reads; None for other data.
+
+    Raises:
+        DataError: as `explain_file`.
+    """
+    if request.path.exists():
+        explain_file(request.path)
 
 
 def list_hint(tree: FileTree) -> str:

@@ -11,6 +11,7 @@ import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -19,6 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from vitlab import device as devices
+from vitlab.distributed.heartbeat import pulse_of
 from vitlab.distributed.world import WAITING, World
 from vitlab.errors import DeviceError, RunError, UserError
 from vitlab.progress import named_if_slow
@@ -93,7 +95,7 @@ def joined(
             "with --resume to continue from the newest checkpoint" if resumes else "all of them"
         )
         with _group(world, chosen, timeout, advice, option):
-            yield world, chosen
+            yield replace(world, pulse=pulse_of(timeout)), chosen
 
 
 @contextmanager

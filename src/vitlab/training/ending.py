@@ -42,7 +42,7 @@ from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.checkpoints import Saver
 from vitlab.training.first_state import first_state
-from vitlab.training.leaks import leak_figures
+from vitlab.training.leak_record import leak_figures
 from vitlab.training.model_choice import ModelChoice
 from vitlab.training.observer import Observer
 from vitlab.training.outcome import ClassifierTest, ObjectiveTest, Outcome, Run, SegmenterTest

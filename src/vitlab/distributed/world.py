@@ -48,7 +48,7 @@ class World:
         return self.local_rank == 0
 
     @property
-    def machines(self) -> bool:
+    def has_several_machines(self) -> bool:
         """Whether the processes run on several machines."""
         return self.local_size < self.size
 

@@ -98,7 +98,7 @@ def train_and_test(request: RunRequest) -> Outcome:
         )
         folder = RunFolder(place, silent=not world.first)
         resume = request.resume or world.restarted
-        with world.agreed(), stop.at_once():
+        with stop.at_once():
             task = prepare(
                 recipe,
                 host,

@@ -34,6 +34,7 @@ from vitlab.data.sources.urls import braces, is_url
 from vitlab.errors import DataError, RefusedError, SourceError
 from vitlab.files import explained, follow_links, staged_file
 from vitlab.packages import check_installed
+from vitlab.places import note_cache_file
 
 TRIES = 5
 FIRST, LONGEST = 0.5, 30.0  # seconds before the second try, and before any, whatever a server asks
@@ -381,6 +382,7 @@ class KeptParts:
 
 def keep(file: Path, data: bytes) -> None:
     """Keep what was read, with a checksum, unless the disk refuses."""
+    note_cache_file(file)
     draft = file.with_suffix(f".{os.getpid()}-{random.getrandbits(32):08x}")
     with suppress(OSError):  # it will be read again
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -390,6 +392,7 @@ def keep(file: Path, data: bytes) -> None:
 
 def read_kept(file: Path, size: int) -> bytes | None:
     """Return so many bytes that `keep` kept; None if they are not there, or damaged."""
+    note_cache_file(file)
     try:
         content = file.read_bytes()
         os.utime(file)

@@ -10,13 +10,14 @@ import torch
 
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.cache import cached
-from vitlab.data.sources.request import Given, title_of
+from vitlab.data.sources.request import Given, Splits, title_of
 from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.launch import joined
+from vitlab.distributed.reading import read_in_order
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Float32s, Integers, check_numbers, sample
-from vitlab.evaluation.choosing import unlearned
+from vitlab.evaluation.choosing import Chosen, unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.feature_cache import cache_of, described, features_of
 from vitlab.evaluation.features import ImageFeatures, features_in_memory
@@ -172,10 +173,13 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
     begin = time.monotonic()
     cache = cache_of(how.cache)
     with joined(str(compute.device), TIMEOUT, resumes=False, option="") as (world, device):
-        with world.agreed():
+
+        def opened() -> tuple[Splits, Chosen]:
             splits = open_to_learn(data, columns=how.columns)
             classes_of(splits.train, title_of(data))
-            asked = unlearned(splits.test, model.seen)
+            return splits, unlearned(splits.test, model.seen)
+
+        splits, asked = read_in_order(world, opened)
         alone = world.size == 1
         sides = []
         compute = replace(compute, device=device, sharing=world.local_size, measure=alone)

@@ -96,3 +96,21 @@ def test_the_others_end_when_the_one_that_works_dies_or_stands_still(
     first, second = on_ranks(2, partial(the_first_ends, number, tmp_path / "process"), tmp_path)
     assert (second["kind"], second["error"]) == ("RunError", LOST), second
     assert first == {"error": "none"}
+
+
+def one_is_interrupted(file: Path) -> None:
+    """Two processes of which one is interrupted while the other works."""
+    with joined("cpu", TIMEOUT) as (world, _), world.agreed():
+        if world.first:
+            file.touch()
+            wait_until(lambda: not file.exists())
+        else:
+            wait_until(file.exists)
+            file.unlink()
+            raise KeyboardInterrupt("stopped")
+
+
+def test_an_interrupted_process_tells_the_others(tmp_path: Path) -> None:
+    first, second = on_ranks(2, partial(one_is_interrupted, tmp_path / "works"), tmp_path)
+    assert (first["kind"], first["error"]) == ("RunError", LOST.replace("1 of", "0 of")), first
+    assert (second["kind"], second["error"]) == ("KeyboardInterrupt", "stopped")

@@ -14,13 +14,17 @@ import torch.distributed as dist
 
 LONGEST = 5.0  # seconds between two beats
 SHARE = 0.25  # of the time that others wait for a beat
-LEAVING = 2.0  # seconds that an error waits for the beat under way
+LEAVING = 2.0  # seconds that an error waits, beside those to a beat, until the others know of it
 LOOK = 0.2  # seconds between two looks for signals
 
 
 def pulse_of(timeout: float) -> float:
     """Return the seconds between two beats, where others wait for `timeout` seconds."""
     return min(LONGEST, SHARE * timeout)
+
+
+class LostContactError(RuntimeError):
+    """Another process has left while this one was waiting for it, or working beside it."""
 
 
 class Heartbeat:
@@ -47,13 +51,13 @@ class Heartbeat:
         try:
             while True:
                 is_done = self._is_done.wait(self._pulse)
-                if self._is_left:
-                    return
-                flags = torch.tensor([not is_done, is_done and self._is_failed], dtype=torch.int32)
+                own = [not is_done, is_done and self._is_failed, is_done and self._is_left]
+                flags = torch.tensor(own, dtype=torch.int32)
                 dist.all_reduce(flags, dist.ReduceOp.MAX)
-                works, failed = flags.tolist()
+                works, self._has_any_failed, left = map(bool, flags.tolist())
+                if left:
+                    raise LostContactError("a process has ended")
                 if not works:
-                    self._has_any_failed = bool(failed)
                     return
         except BaseException as error:  # raised where the process waits
             self._error = error
@@ -65,7 +69,7 @@ class Heartbeat:
             failed: whether this one has
 
         Raises:
-            RuntimeError: a process died, or its beats stay away.
+            RuntimeError: a process has ended, or its beats stay away.
         """
         self._is_failed = failed
         self._is_done.set()
@@ -81,8 +85,8 @@ class Heartbeat:
         return self._has_any_failed
 
     def leave(self) -> None:
-        """Beat no more, since this process is about to end."""
+        """Tell the others that this process is about to end, and beat no more."""
         self._is_left = True
         self._is_done.set()
-        self._thread.join(LEAVING)
+        self._thread.join(self._pulse + LEAVING)
         Heartbeat.beating = False

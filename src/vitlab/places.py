@@ -36,7 +36,7 @@ def cache_folder(kind: str) -> Path:
 
 
 @contextmanager
-def noted_cache_files() -> Iterator[list[Path]]:
+def record_cache_files() -> Iterator[list[Path]]:
     """Note which files of the cache are read or written in the block, for other machines."""
     files: list[Path] = []
     NOTED.append(files)

@@ -25,8 +25,8 @@ from vitlab.training.leak_scope import (
     BYTE,
     IMAGE,
     LeakScope,
+    bound_share,
     images_searched,
-    largest_share,
     time_limit,
 )
 from vitlab.training.leaks import applied, find_leaks
@@ -208,17 +208,21 @@ def test_how_much_is_compared_depends_on_counts_alone() -> None:
         assert images_searched(small, host, splits) == count
     assert leaks_of(few)["kind"] == "near"
     assert leaks_of(many(900, 300, side=8))["kind"] == "bytes"  # too small for near-duplicates
-    scope = LeakScope(1.5e-3, (1_281_167, 50_000, 0), 60.0, tiny=False)
-    assert (scope.most, scope.fits, scope.sample) == (40_000, False, (20_000, 20_000, 0))
-    large = LeakScope(0.1, (100_000, 1000, 1000), 10.0, tiny=False)
-    assert large.sample == ()  # of so few nothing can be said
+    scope = LeakScope(1.5e-3, (1_281_167, 50_000, 0), 60.0, is_tiny=False)
+    assert (scope.most_images, scope.fits_all, scope.sample_counts) == (
+        40_000,
+        False,
+        (20_000, 20_000, 0),
+    )
+    large = LeakScope(0.1, (100_000, 1000, 1000), 10.0, is_tiny=False)
+    assert large.sample_counts == ()  # of so few nothing can be said
 
 
 @pytest.mark.parametrize(
     ("found", "images", "share"), [(0, 20_000, 1.5e-4), (3, 20_000, 3.88e-4), (5, 5, 1.0)]
 )
 def test_a_sample_bounds_the_share_of_all(found: int, images: int, share: float) -> None:
-    assert largest_share(found, images) == pytest.approx(share, rel=2e-3)
+    assert bound_share(found, images) == pytest.approx(share, rel=2e-3)
 
 
 @pytest.mark.parametrize(("budget", "limit"), [("", 60), ("1h", 60), ("90s", 4.5), ("5s", 1)])

@@ -51,8 +51,8 @@ class Heartbeat:
         try:
             while True:
                 is_done = self._is_done.wait(self._pulse)
-                own = [not is_done, is_done and self._is_failed, is_done and self._is_left]
-                flags = torch.tensor(own, dtype=torch.int32)
+                said = [not is_done, is_done and self._is_failed, is_done and self._is_left]
+                flags = torch.tensor(said, dtype=torch.int32)
                 dist.all_reduce(flags, dist.ReduceOp.MAX)
                 works, self._has_any_failed, left = map(bool, flags.tolist())
                 if left:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vitlab.distributed.world import World
-from vitlab.places import cache_folder, noted_cache_files
+from vitlab.places import cache_folder, record_cache_files
 
 PIECE = 2**24  # bytes of one broadcast
 T = TypeVar("T")
@@ -30,19 +30,19 @@ def read_in_order(world: World, read: Callable[[], T]) -> T:
     Raises:
         UserError: of one process, in all of them; those that would come later do not begin.
     """
-    found: list[T] = []
-    with world.agreed(), noted_cache_files() as files:
+    results: list[T] = []
+    with world.agreed(), record_cache_files() as files:
         if world.first:
-            found.append(read())
+            results.append(read())
     if world.has_several_machines:
         send_cache_files(world, files)
         with world.agreed():
-            if world.leads and not found:
-                found.append(read())
+            if world.reads_first and not results:
+                results.append(read())
     with world.agreed():
-        if not found:
-            found.append(read())
-    return found[0]
+        if not results:
+            results.append(read())
+    return results[0]
 
 
 def send_cache_files(world: World, files: Sequence[Path]) -> None:
@@ -53,27 +53,27 @@ def send_cache_files(world: World, files: Sequence[Path]) -> None:
         files: in the first process; what the others give plays no part
     """
     home = cache_folder("")
-    known = world.broadcast(_listed(home, files) if world.first else [])
-    listed: Listed = [(name, size) for name, size in known]
+    rows = world.broadcast(_list_files(home, files) if world.first else [])
+    listed: Listed = [(name, size) for name, size in rows]
     if not listed:
         return
-    lacking = world.any(*(world.leads and not (home / name).is_file() for name, _ in listed))
-    wanted = [each for each, is_lacking in zip(listed, lacking, strict=True) if is_lacking]
+    lacking = world.any(*(world.reads_first and not (home / name).is_file() for name, _ in listed))
+    wanted = [file for file, is_lacking in zip(listed, lacking, strict=True) if is_lacking]
     received = ReceivedFiles(home, wanted)
     pieces = _pieces(home, wanted)
     for _ in range(0, sum(size for _, size in wanted), PIECE):
         piece = world.broadcast_bytes(next(pieces) if world.first else b"")
-        if world.leads and not world.first:
+        if world.reads_first and not world.first:
             received.add(piece)
 
 
-def _listed(home: Path, files: Sequence[Path]) -> Listed:
+def _list_files(home: Path, files: Sequence[Path]) -> Listed:
     """Return the files below the cache that are there and not empty, each once."""
-    found: Listed = []
+    listed: Listed = []
     for file in dict.fromkeys(files):
         with suppress(OSError, ValueError):  # it is gone, or elsewhere
-            found.append((str(file.relative_to(home)), file.stat().st_size))
-    return [(name, size) for name, size in found if size]
+            listed.append((str(file.relative_to(home)), file.stat().st_size))
+    return [(name, size) for name, size in listed if size]
 
 
 def _pieces(home: Path, wanted: Listed) -> Iterator[bytes]:

@@ -43,7 +43,7 @@ class World:
     pulse: float = LONGEST
 
     @property
-    def leads(self) -> bool:
+    def reads_first(self) -> bool:
         """Whether this is the process of its machine that reads first."""
         return self.local_rank == 0
 

@@ -179,11 +179,11 @@ def classify_shards(
     share = ShardNumber.of(shard)
     with writers(compute, on, share, timeout) as (world, here, write):
 
-        def begun() -> ShardJob:
+        def open_job() -> ShardJob:
             check_classifier(model)
             return _job(model, source(), here, top, flips, ending, part_images)
 
-        job = read_in_order(world, begun)
+        job = read_in_order(world, open_job)
         found = fill(ShardFolder(out, job), world, share, write)
     return found and found | job.form.about | ({"engine": compute.engine} if on else {})
 

@@ -191,14 +191,14 @@ def embed(
     with writers(asked, on, mine, timeout) as (world, compute, write):
         compute = replace(compute, measure=world.size == 1 and not parted)
 
-        def begun() -> tuple[Opened, EmbeddingTable, ShardJob]:
+        def open_job() -> tuple[Opened, EmbeddingTable, ShardJob]:
             check_new(out)
             images = open_images(data, "optional", columns=columns)
             shape = shape_taken(model, taken)
             table = EmbeddingTable(model, group_by_split(images), taken, compute, shape)
             return images, table, table.job(part_images if parted else None)
 
-        opened, table, job = read_in_order(world, begun)
+        opened, table, job = read_in_order(world, open_job)
         lacks = [opened.lacks] if opened.lacks.startswith(NO_LABELS) else []
         notes = [*opened.notes, *lacks]
         world.say(*notes)

@@ -447,10 +447,13 @@ class RunFolder:
 
 def are_duplicates(found: dict[str, Any]) -> bool:
     """Return whether an object is what a run keeps of test images among the training images."""
-    moved, sample = found.get("moved", {}), found.get("sample", {})
+    moved = found.get("moved", {})
+    sample = found.get("sample", {})
     sides = moved.values() if isinstance(moved, dict) else [None]
     counts = sample if isinstance(sample, dict) else {"": None}
-    if counts and (counts.keys() != SAMPLE or not all(fits(each, int) for each in counts.values())):
+    if counts and (
+        counts.keys() != SAMPLE or not all(fits(count, int) for count in counts.values())
+    ):
         return False
     known = {name: each for name, each in found.items() if name not in ("moved", "sample")}
     if not NEEDED <= known.keys() <= LEAKS.keys() or not all(fits(each, Numbers) for each in sides):

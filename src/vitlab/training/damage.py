@@ -1,9 +1,8 @@
 """Damaged images of a run: how many there are, and the messages about the first of them."""
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Self
-
-from vitlab.data.sources.source import number_of
 
 MOST = 100  # messages that are kept
 
@@ -25,7 +24,8 @@ class DamagedImages:
 
     def note(self, message: str) -> bool:
         """Count the image that a message is about; return whether it was not known before."""
-        number = number_of(message.encode(errors="surrogatepass"))
+        content = message.encode(errors="surrogatepass")
+        number = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest())
         if number in self.numbers:
             return False
         self.numbers.add(number)
@@ -49,7 +49,7 @@ class DamagedImages:
         """Return those of a checkpoint; in older ones they are a list of all messages."""
         if isinstance(value, dict):
             return cls(set(value["numbers"]), list(value["texts"]))
-        found = cls()
+        images = cls()
         for message in value:
-            found.note(message)
-        return found
+            images.note(message)
+        return images

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitlab.data.sources.request import Splits
-from vitlab.training.leak_scope import largest_share
+from vitlab.training.leak_scope import bound_share
 from vitlab.units import duration
 
 
@@ -61,7 +61,7 @@ def leak_figures(found: dict[str, Any] | None) -> dict[str, int]:
     return {key: count for key, count in counts.items() if count}
 
 
-def seen_remarks(leaks: Leaks, count: int) -> list[str]:
+def describe_seen(leaks: Leaks, count: int) -> list[str]:
     """Return lines on test images that were learned from before the run."""
     lines, left = [], count - len(leaks.seen_test)
     if leaks.learned_from:
@@ -82,7 +82,7 @@ def seen_remarks(leaks: Leaks, count: int) -> list[str]:
     return lines
 
 
-def remarks(splits: Splits, leaks: Leaks) -> list[str]:
+def describe_leaks(splits: Splits, leaks: Leaks) -> list[str]:
     """Return what the user should know, a line each."""
     kinds = {
         "near": "near-duplicates",
@@ -149,7 +149,7 @@ def _sample_line(splits: Splits, leaks: Leaks) -> str:
     kind = "test images" if splits.validation is None else "test and validation images"
     return (
         f"of {train:,} training images drawn at random, {found:,} are near-duplicates of {which} "
-        f"{kind}, at most {100 * largest_share(found, train):.2g}% of all training images (95%): "
+        f"{kind}, at most {100 * bound_share(found, train):.2g}% of all training images (95%): "
         f"comparing all would take {duration(leaks.seconds)} on two cores: run vitlab duplicates, "
         "or pass --check-duplicates yes"
     )

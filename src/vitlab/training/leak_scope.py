@@ -37,36 +37,36 @@ class LeakScope:
         cost: seconds of an image, its share of the search included
         counts: of the training, test and validation images
         limit: seconds that the search may take without being asked for
-        tiny: whether all images are too small for near-duplicates
+        is_tiny: whether all images are too small for near-duplicates
     """
 
     cost: float
     counts: tuple[int, ...]
     limit: float
-    tiny: bool
+    is_tiny: bool
 
     @property
-    def seconds(self) -> float:
+    def all_seconds(self) -> float:
         """What the search of all images takes."""
         return self.cost * sum(self.counts)
 
     @property
-    def most(self) -> int:
+    def most_images(self) -> int:
         """How many images can be searched within the limit."""
         return int(self.limit / self.cost)
 
     @property
-    def fits(self) -> bool:
+    def fits_all(self) -> bool:
         """Whether all images can be."""
-        return sum(self.counts) <= self.most
+        return sum(self.counts) <= self.most_images
 
     @property
-    def sample(self) -> tuple[int, ...]:
+    def sample_counts(self) -> tuple[int, ...]:
         """How many of each are in a sample within the limit; none if it would say too little."""
         train, *others = self.counts
-        drawn = min(train, SAMPLE, int(OF_TRAINING * self.most))
-        share = min(1.0, (self.most - drawn) / max(1, sum(others)))
-        return (drawn, *(int(share * each) for each in others)) if drawn >= FEWEST else ()
+        drawn = min(train, SAMPLE, int(OF_TRAINING * self.most_images))
+        share = min(1.0, (self.most_images - drawn) / max(1, sum(others)))
+        return (drawn, *(int(share * count) for count in others)) if drawn >= FEWEST else ()
 
     def takes_long(self, images: int) -> bool:
         """Return whether worker processes are worth it to decode so many images."""
@@ -76,16 +76,18 @@ class LeakScope:
 def scope_of(recipe: Recipe, splits: Splits) -> LeakScope:
     """Return what the search of some splits takes, from the sizes of a few images of each."""
     parts = [splits.train, splits.test, splits.validation]
-    sizes, sides = zip(*(_looked_at(each) for each in parts if each is not None), strict=True)
-    counts = tuple(0 if each is None else len(each) for each in parts)
-    weights = [count for count, each in zip(counts, parts, strict=True) if each is not None]
-    stored = float(np.average(sizes, weights=weights)) if sum(weights) else 0.0
-    return LeakScope(IMAGE + BYTE * stored, counts, time_limit(recipe), max(sides) < SMALL)
+    counts = tuple(0 if part is None else len(part) for part in parts)
+    measured = [(0.0, 0) if part is None else _measure_images(part) for part in parts]
+    stored = sum(count * size for count, (size, _) in zip(counts, measured, strict=True))
+    cost = IMAGE + BYTE * stored / max(1, sum(counts))
+    is_tiny = max(side for _, side in measured) < SMALL
+    return LeakScope(cost, counts, time_limit(recipe), is_tiny)
 
 
-def _looked_at(source: Source) -> tuple[float, int]:
+def _measure_images(source: Source) -> tuple[float, int]:
     """Return the mean of the stored bytes of a few images, and the longest of their short sides."""
-    stored, longest = [0], 0
+    stored = list[int]()
+    longest = 0
     chosen = np.linspace(0, len(source) - 1, num=min(LOOKED_AT, len(source)), dtype=np.int64)
     for index in chosen.tolist():
         try:
@@ -94,7 +96,7 @@ def _looked_at(source: Source) -> tuple[float, int]:
             longest = max(longest, min(image.shape()[:2]))
         except DataError:  # reported when it is decoded
             continue
-    return sum(stored) / max(1, len(stored) - 1), longest
+    return sum(stored) / max(1, len(stored)), longest
 
 
 def time_limit(recipe: Recipe) -> float:
@@ -127,18 +129,18 @@ def images_searched(recipe: Recipe, host: Host, splits: Splits) -> int:
     if is_left_out(recipe, host):
         return 0
     scope = scope_of(recipe, splits)
-    if scope.tiny:
+    if scope.is_tiny:
         return 0
     if is_asked_for(recipe, host):
         return sum(scope.counts)
     if recipe.data.dev_share:
         return 0
-    if scope.fits:
+    if scope.fits_all:
         return sum(scope.counts)
-    return 0 if has_spares(recipe, splits) else sum(scope.sample)
+    return 0 if has_spares(recipe, splits) else sum(scope.sample_counts)
 
 
-def drawn(counts: Sequence[int], wanted: Sequence[int]) -> list[NDArray[np.int64]]:
+def draw_sample(counts: Sequence[int], wanted: Sequence[int]) -> list[NDArray[np.int64]]:
     """Return the numbers of the images in a sample, sorted: always the same ones."""
     rng = np.random.default_rng(0)
     return [
@@ -147,7 +149,7 @@ def drawn(counts: Sequence[int], wanted: Sequence[int]) -> list[NDArray[np.int64
     ]
 
 
-def largest_share(found: int, images: int) -> float:
+def bound_share(found: int, images: int) -> float:
     """Return the share that is not exceeded with 95% certainty, `found` of some images having it.
 
     The upper end of a one-sided interval by Clopper and Pearson: 0 of 20,000 are below 0.015%.

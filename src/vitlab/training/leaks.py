@@ -26,8 +26,8 @@ from vitlab.machine.cores import cores
 from vitlab.models.seen import Seen
 from vitlab.progress import Meter, named_if_slow
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.training.leak_record import Leaks, remarks, seen_remarks
-from vitlab.training.leak_scope import drawn, has_spares, is_asked_for, is_left_out, scope_of
+from vitlab.training.leak_record import Leaks, describe_leaks, describe_seen
+from vitlab.training.leak_scope import draw_sample, has_spares, is_asked_for, is_left_out, scope_of
 
 SEEN = ("seen_test", "seen_validation", "learned_from", "seen_without_labels")
 Pairs = tuple[list[int], list[int], int]
@@ -62,31 +62,31 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
         return asdict(learnt) if learnt != Leaks("files") else None
     train, rest = splits.train, [splits.test, splits.validation]
     always, spares = is_asked_for(recipe, host), has_spares(recipe, splits)
-    shared = [_shared(train, each) for each in rest]
-    files = [_same(_files, train, *each) for each in zip(rest, shared, strict=True)]
-    found = _of("files", files)
+    shared = [_find_shared(train, each) for each in rest]
+    pairs = zip(rest, shared, strict=True)
+    found = _of("files", [_same(_files, train, other, among) for other, among in pairs])
     _refuse(found, splits, drop)
     scope = scope_of(recipe, splits)
     workers = cores() if host.workers is None else host.workers
-    every = always or (scope.fits and not recipe.data.dev_share)
-    if every and not scope.tiny:
+    every = always or (scope.fits_all and not recipe.data.dev_share)
+    if every and not scope.is_tiny:
         move = not drop and not recipe.data.train_images
         most = len(train) / 2 if spares else np.inf
         workers *= scope.takes_long(sum(scope.counts))
         found = _compared(splits, workers, move, most)
         if spares and len(found.train) > len(train) / 2:
-            found = _copies("alike", splits, shared, scope.most)
+            found = _copies("alike", splits, shared, scope.most_images)
     else:
-        found = _copies("bytes", splits, shared, scope.most)
-        wanted = () if scope.tiny or recipe.data.dev_share or spares else scope.sample
+        found = _copies("bytes", splits, shared, scope.most_images)
+        wanted = () if scope.is_tiny or recipe.data.dev_share or spares else scope.sample_counts
         if wanted:
             workers *= scope.takes_long(sum(wanted))
-            found = _with_sample(found, splits, drawn(scope.counts, wanted), workers)
+            found = _with_sample(found, splits, draw_sample(scope.counts, wanted), workers)
     _refuse(found, splits, drop)
-    is_whole = found.kind in ("near", "alike") or scope.tiny or bool(recipe.data.dev_share)
+    is_whole = found.kind in ("near", "alike") or scope.is_tiny or bool(recipe.data.dev_share)
     dropped = drop or (bool(found.train) and splits.whole is not None and not spares)
-    left_out = 0.0 if is_whole else scope.seconds
-    doubtful = _doubtful(train, scope.most)
+    left_out = 0.0 if is_whole else scope.all_seconds
+    doubtful = _doubtful(train, scope.most_images)
     found = replace(found, dropped=dropped, seconds=left_out, doubtful=doubtful)
     record = asdict(found) | {key: getattr(learnt, key) for key in SEEN}
     if not found.sample:
@@ -131,7 +131,7 @@ def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:
     leaks, count = Leaks(**found), len(splits.test)
     splits = _unseen(splits, leaks)
     train = without(splits.train, leaks.train if leaks.dropped else ())
-    notes = [*splits.notes, *seen_remarks(leaks, count), *remarks(splits, leaks)]
+    notes = [*splits.notes, *describe_seen(leaks, count), *describe_leaks(splits, leaks)]
     return moved(replace(splits, train=train, notes=notes), leaks.moved)
 
 
@@ -159,12 +159,13 @@ def _of(kind: str, pairs: list[Pairs]) -> Leaks:
     return Leaks(kind, tuple(train), test, validation, pairs[0][2])
 
 
-def _shared(train: Source, other: Source | None) -> Shared:
+def _find_shared(train: Source, other: Source | None) -> Shared:
     """Return the images of two splits that have an identity in common."""
     if other is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    known, asked = identities(train), identities(other)
-    return np.flatnonzero(np.isin(known, asked)), np.flatnonzero(np.isin(asked, known))
+    marks = identities(train)
+    asked = identities(other)
+    return np.flatnonzero(np.isin(marks, asked)), np.flatnonzero(np.isin(asked, marks))
 
 
 def _same(
@@ -178,8 +179,8 @@ def _same(
     for index in theirs.tolist():
         asked.setdefault(key(other, index), []).append(index)
     asked.pop(None, None)
-    pairs = [(i, asked[own]) for i in mine.tolist() if (own := key(train, i)) in asked]
-    test = {j for _, each in pairs for j in each}
+    pairs = [(i, asked[same]) for i in mine.tolist() if (same := key(train, i)) in asked]
+    test = {j for _, copies in pairs for j in copies}
     return [i for i, _ in pairs], sorted(test), len(test)
 
 
@@ -211,9 +212,9 @@ def _copies(kind: str, splits: Splits, shared: Sequence[Shared], most: int) -> L
         if other is None or len(mine) + len(theirs) <= most:
             pairs.append(_same(_bytes, train, other, (mine, theirs)))
             continue
-        own = mine[identities(train)[mine] >= NUMBERS]  # of others it is a number, not their bytes
-        found = theirs[identities(other)[theirs] >= NUMBERS]
-        pairs.append((own.tolist(), found.tolist(), len(found)))
+        trained = mine[identities(train)[mine] >= NUMBERS]  # what is below says nothing of bytes
+        copied = theirs[identities(other)[theirs] >= NUMBERS]
+        pairs.append((trained.tolist(), copied.tolist(), len(copied)))
     return _of(kind, pairs)
 
 
@@ -222,9 +223,9 @@ def _doubtful(train: Source, most: int) -> tuple[tuple[int, int], ...]:
 
     None are looked for where the bytes of more images than `most` would have to be compared.
     """
-    known = identities(train)
-    _, group, counts = np.unique(known, return_inverse=True, return_counts=True)
-    several = np.flatnonzero((counts[group] > 1) | (known < NUMBERS))
+    marks = identities(train)
+    _, group, counts = np.unique(marks, return_inverse=True, return_counts=True)
+    several = np.flatnonzero((counts[group] > 1) | (marks < NUMBERS))
     if len(several) > most:
         return ()
     first: dict[bytes, int] = {}
@@ -248,28 +249,29 @@ def _with_sample(exact: Leaks, splits: Splits, chosen: Sequence[Integers], worke
         workers: processes that decode
     """
     parts = [splits.train, splits.test, splits.validation]
-    sampled = [each and Subset(each, own) for each, own in zip(parts, chosen, strict=True)]
-    pairs, there = _near(sampled, workers)
-    found = _of("sample", pairs)
-    train, test, validation = (
-        tuple(sorted({*before, *own[list(now)].tolist()}))
-        for before, own, now in zip(
-            (exact.train, exact.test, exact.validation),
-            chosen,
-            (found.train, found.test, found.validation),
-            strict=True,
-        )
-    )
+    sampled = [part and Subset(part, rows) for part, rows in zip(parts, chosen, strict=True)]
+    pairs, compared = _near(sampled, workers)
+    near = _of("sample", pairs)
+
+    def joined(copies: Sequence[int], rows: Integers, duplicates: Sequence[int]) -> tuple[int, ...]:
+        """Return the exact copies of a split, and the near-duplicates by their numbers there."""
+        return tuple(sorted({*copies, *rows[list(duplicates)].tolist()}))
+
     counts = {"train": len(chosen[0]), "other": sum(map(len, chosen[1:]))}
     return replace(
         exact,
         kind="sample",
-        train=train,
-        test=test,
-        validation=validation,
-        damaged=tuple(message for each in there for message in each.damaged),
-        sample=counts | {"found": len(found.train)},
+        train=joined(exact.train, chosen[0], near.train),
+        test=joined(exact.test, chosen[1], near.test),
+        validation=joined(exact.validation, chosen[2], near.validation),
+        damaged=_damage_of(compared),
+        sample=counts | {"found": len(near.train)},
     )
+
+
+def _damage_of(compared: Sequence[Signatures]) -> tuple[str, ...]:
+    """Return the messages about the images that could not be compared."""
+    return tuple(message for images in compared for message in images.damaged)
 
 
 def _compared(splits: Splits, workers: int, move: bool, most: float) -> Leaks:
@@ -278,12 +280,12 @@ def _compared(splits: Splits, workers: int, move: bool, most: float) -> Leaks:
     Of data that comes unsplit, copies of a picture can be put on one side instead, unless more
     training images than `most` are near-duplicates.
     """
-    pairs, there = _near([splits.train, splits.test, splits.validation], workers)
-    damaged = tuple(message for each in there for message in each.damaged)
+    pairs, compared = _near([splits.train, splits.test, splits.validation], workers)
+    damaged = _damage_of(compared)
     found = replace(_of("near", pairs), damaged=damaged)
     if not 0 < len(found.train) <= most or not move or splits.whole is None:
         return found
-    copies = find(Signatures(np.concatenate([each.rows for each in there])))
+    copies = find(Signatures(np.concatenate([images.rows for images in compared])))
     numbers = list(zip(copies.train.tolist(), copies.test.tolist(), strict=True))
     changed = copies_together(splits, numbers)
     return Leaks("near", damaged=damaged, moved=changed) if changed else found
@@ -291,17 +293,17 @@ def _compared(splits: Splits, workers: int, move: bool, most: float) -> Leaks:
 
 def _near(parts: Sequence[Source | None], workers: int) -> tuple[list[Pairs], list[Signatures]]:
     """Return the near-duplicates of the second and third of some parts, and all signatures."""
-    total = sum(len(each) for each in parts if each is not None)
+    total = sum(len(part) for part in parts if part is not None)
     with Meter(total, title="looking for near-duplicates") as meter:
 
         def show(done: int) -> None:
             meter.show(done, "images")
 
-        known = [
+        signed = [
             None if p is None else signatures(p, workers=workers, progress=show) for p in parts
         ]
-    there = [each for each in known if each is not None]
-    return [_pairs(there[0], each) for each in known[1:]], there
+    compared = [images for images in signed if images is not None]
+    return [_pairs(compared[0], images) for images in signed[1:]], compared
 
 
 def _pairs(train: Signatures, other: Signatures | None) -> Pairs:

@@ -215,7 +215,7 @@ def prepare(
 
 
 @dataclass(frozen=True)
-class Reading:
+class DataRead:
     """What was read for a run, before anything is worked out.
 
     Attributes:
@@ -240,7 +240,7 @@ def _read(
     world: World,
     data: Sized | None,
     opened: OpenedData,
-) -> Reading:
+) -> DataRead:
     """Open the data of a run."""
     check_packages(recipe)
     started = world.first and folder.may_be_used(resume)
@@ -256,7 +256,7 @@ def _read(
             folder, recipe, "data", lambda each: opened_splits(each, data, opened, like),
             resume and data is None,
         )  # fmt: skip
-    return Reading(recipe, splits, mark, started, layer)
+    return DataRead(recipe, splits, mark, started, layer)
 
 
 def with_fingerprint(model: Started) -> tuple[Started, str]:

@@ -174,12 +174,12 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
     cache = cache_of(how.cache)
     with joined(str(compute.device), TIMEOUT, resumes=False, option="") as (world, device):
 
-        def opened() -> tuple[Splits, Chosen]:
+        def open_splits() -> tuple[Splits, Chosen]:
             splits = open_to_learn(data, columns=how.columns)
             classes_of(splits.train, title_of(data))
             return splits, unlearned(splits.test, model.seen)
 
-        splits, asked = read_in_order(world, opened)
+        splits, asked = read_in_order(world, open_splits)
         alone = world.size == 1
         sides = []
         compute = replace(compute, device=device, sharing=world.local_size, measure=alone)

@@ -2,15 +2,18 @@
 
 What the first process learns of the data (the index of a shard, what identifies an image) is in the
 user's cache then. The other machines get these files, and the other processes of each machine find
-them: no image is read, and no server is asked, once for each process.
+them; what servers said of their files goes to all processes. So no image is read, and no server is
+asked, once for each process.
 """
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
+from vitlab.data.sources.listing import ServerListing, record_listing, use_listing
 from vitlab.distributed.world import World
 from vitlab.places import cache_folder, record_cache_files
 
@@ -30,16 +33,19 @@ def read_in_order(world: World, read: Callable[[], T]) -> T:
     Raises:
         UserError: of one process, in all of them; those that would come later do not begin.
     """
+    if world.size == 1:
+        return read()
     results: list[T] = []
-    with world.agreed(), record_cache_files() as files:
+    with world.agreed(), record_cache_files() as files, record_listing() as listing:
         if world.first:
             results.append(read())
+    listing = ServerListing.from_json(world.broadcast(asdict(listing)))
     if world.has_several_machines:
         send_cache_files(world, files)
-        with world.agreed():
+        with world.agreed(), use_listing(listing):
             if world.reads_first and not results:
                 results.append(read())
-    with world.agreed():
+    with world.agreed(), use_listing(listing):
         if not results:
             results.append(read())
     return results[0]

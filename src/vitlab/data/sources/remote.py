@@ -29,6 +29,7 @@ from http.client import responses
 from pathlib import Path
 from typing import Any
 
+from vitlab.data.sources.listing import RECORDED, find_names, find_refusal, find_state
 from vitlab.data.sources.paths import reason
 from vitlab.data.sources.urls import braces, is_url
 from vitlab.errors import DataError, RefusedError, SourceError
@@ -76,11 +77,23 @@ def stamp(url: str) -> Stamp:
         SourceError: no answer.
         RefusedError: the file does not exist, or may not be read.
     """
-    found = _asked(url, "info")
-    if not isinstance(found.get("size"), int):
-        raise RefusedError(f"cannot read {url}: the server does not say how large it is")
+    if (state := find_state(url)) is not None:
+        return Stamp(*state)
+    if refusal := find_refusal(url):
+        raise RefusedError(refusal)
+    try:
+        found = _asked(url, "info")
+        if not isinstance(found.get("size"), int):
+            raise RefusedError(f"cannot read {url}: the server does not say how large it is")
+    except RefusedError as error:
+        for listing in RECORDED:
+            listing.refusals[url] = str(error)
+        raise
     marks = " ".join(f"{key}={found[key]}" for key in _MARKS if found.get(key))
-    return Stamp(found["size"], f"{url} {found['size']} {marks}")
+    stamped = Stamp(found["size"], f"{url} {found['size']} {marks}")
+    for listing in RECORDED:
+        listing.states[url] = (stamped.size, stamped.text)
+    return stamped
 
 
 def read_whole(url: str, limit: int) -> bytes:
@@ -289,13 +302,23 @@ def expand(pattern: str) -> list[str]:
         if not any(sign in each for sign in "*?["):
             places.append(each)
         elif is_url(each):
-            system, _ = _system(each)
-            places += map(system.unstrip_protocol, sorted(_asked(each, "glob")))
+            places += _matching(each)
         else:
             places += sorted(glob.glob(str(Path(each).expanduser()), recursive=True))  # noqa: PTH207
     if not places:
         raise DataError(f"no such file: {pattern}")
     return places
+
+
+def _matching(pattern: str) -> list[str]:
+    """Return the remote files that a glob finds, in order."""
+    if (names := find_names(pattern)) is not None:
+        return names
+    system, _ = _system(pattern)
+    names = [*map(system.unstrip_protocol, sorted(_asked(pattern, "glob")))]
+    for listing in RECORDED:
+        listing.names[pattern] = names
+    return names
 
 
 # What was read before

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest

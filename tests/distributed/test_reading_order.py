@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from object_server import served
 from steady import wait_until
 from vitlab.data.identities import identities
 from vitlab.data.open import open_images
-from vitlab.data.sources.listing import ServerListing, record_listing, use_listing
+from vitlab.data.sources.listing import record_answer, record_listing, use_listing
 from vitlab.data.sources.remote import Stamp, expand, stamp
 from vitlab.distributed.launch import joined
 from vitlab.distributed.reading import PIECE, read_in_order, send_cache_files
@@ -150,13 +150,13 @@ def opened_alone(data: str, place: Path) -> list[int]:
 
 def test_what_another_process_was_told_is_not_asked_again() -> None:
     url, pattern, missing = "s3://nobody/a.tar", "s3://nobody/*.tar", "s3://nobody/classes.txt"
-    states = {url: (7, "own mark")}
-    listing = ServerListing(states, {pattern: [url]}, {missing: "no such file"})
-    again = ServerListing.from_json(json.loads(json.dumps(asdict(listing))))
-    assert again == listing
-    with use_listing(again), record_listing() as asked:
+    with record_listing() as listing:
+        record_answer("state", url, [7, "own mark"])
+        record_answer("names", pattern, [url])
+        record_answer("refusal", missing, "no such file")
+    with use_listing(json.loads(json.dumps(listing))), record_listing() as asked:
         assert expand(pattern) == [url]
         assert stamp(url) == Stamp(7, "own mark")
         with pytest.raises(RefusedError, match="no such file"):
             stamp(missing)
-    assert asked == ServerListing()
+    assert asked == {}

@@ -9,11 +9,10 @@ asked, once for each process.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from vitlab.data.sources.listing import ServerListing, record_listing, use_listing
+from vitlab.data.sources.listing import record_listing, use_listing
 from vitlab.distributed.world import World
 from vitlab.places import cache_folder, record_cache_files
 
@@ -39,7 +38,7 @@ def read_in_order(world: World, read: Callable[[], T]) -> T:
     with world.agreed(), record_cache_files() as files, record_listing() as listing:
         if world.first:
             results.append(read())
-    listing = ServerListing.from_json(world.broadcast(asdict(listing)))
+    listing = world.broadcast(listing)
     if world.has_several_machines:
         send_cache_files(world, files)
         with world.agreed(), use_listing(listing):

@@ -7,7 +7,7 @@ from typing import Any, Self
 MOST = 100  # messages that are kept
 
 
-@dataclass
+@dataclass(frozen=True)
 class DamagedImages:
     """The damaged images of a run, each counted once.
 

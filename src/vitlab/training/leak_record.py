@@ -1,4 +1,4 @@
-"""What was found of test images among the training images, and what the user is told of it."""
+"""Record of test images among the training images, and what the user is told of them."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""How far a run is searched for leaks: by the number of images and their bytes, never by a clock.
+"""Scope of the search for leaks: by the number of images and their bytes, never by a clock.
 
 So that the answer, and with it what is left out of training, is the same on every machine. The
 costs are those of two cores with AVX2 (docs/duplicates.md).

@@ -29,7 +29,7 @@ from http.client import responses
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.sources.listing import RECORDED, find_names, find_refusal, find_state
+from vitlab.data.sources.listing import find_answer, record_answer
 from vitlab.data.sources.paths import reason
 from vitlab.data.sources.urls import braces, is_url
 from vitlab.errors import DataError, RefusedError, SourceError
@@ -77,23 +77,22 @@ def stamp(url: str) -> Stamp:
         SourceError: no answer.
         RefusedError: the file does not exist, or may not be read.
     """
-    if (state := find_state(url)) is not None:
-        return Stamp(*state)
-    if refusal := find_refusal(url):
+    if state := find_answer("state", url):
+        size, text = state
+        return Stamp(size, text)
+    if refusal := find_answer("refusal", url):
         raise RefusedError(refusal)
     try:
         found = _asked(url, "info")
         if not isinstance(found.get("size"), int):
             raise RefusedError(f"cannot read {url}: the server does not say how large it is")
     except RefusedError as error:
-        for listing in RECORDED:
-            listing.refusals[url] = str(error)
+        record_answer("refusal", url, str(error))
         raise
     marks = " ".join(f"{key}={found[key]}" for key in _MARKS if found.get(key))
-    stamped = Stamp(found["size"], f"{url} {found['size']} {marks}")
-    for listing in RECORDED:
-        listing.states[url] = (stamped.size, stamped.text)
-    return stamped
+    text = f"{url} {found['size']} {marks}"
+    record_answer("state", url, [found["size"], text])
+    return Stamp(found["size"], text)
 
 
 def read_whole(url: str, limit: int) -> bytes:
@@ -312,12 +311,11 @@ def expand(pattern: str) -> list[str]:
 
 def _matching(pattern: str) -> list[str]:
     """Return the remote files that a glob finds, in order."""
-    if (names := find_names(pattern)) is not None:
-        return names
-    system, _ = _system(pattern)
-    names = [*map(system.unstrip_protocol, sorted(_asked(pattern, "glob")))]
-    for listing in RECORDED:
-        listing.names[pattern] = names
+    names: list[str] | None = find_answer("names", pattern)
+    if names is None:
+        system, _ = _system(pattern)
+        names = [*map(system.unstrip_protocol, sorted(_asked(pattern, "glob")))]
+        record_answer("names", pattern, names)
     return names
 
 

@@ -4,7 +4,8 @@ Nothing here imports PyTorch, so that the command line answers at once.
 """
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,7 @@ from vitlab.packages import check_installed
 JOB = "_job.json"  # of a folder of parts: what they are the parts of
 PART = 10_000  # images of a part
 ENDINGS = (".csv", ".jsonl", ".parquet")  # of files with a row per image
+NOTED: list[list[Path]] = []  # files of the cache, by the block that asks for them
 On = Literal["", "ray"]  # what computes: this machine, or a cluster
 
 
@@ -31,6 +33,23 @@ def cache_folder(kind: str) -> Path:
     """Return where the user's cache has something: VITLAB_CACHE, or XDG_CACHE_HOME/vitlab."""
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(os.environ.get("VITLAB_CACHE") or Path(home) / "vitlab") / kind
+
+
+@contextmanager
+def record_cache_files() -> Iterator[list[Path]]:
+    """Note which files of the cache are read or written in the block, for other machines."""
+    files: list[Path] = []
+    NOTED.append(files)
+    try:
+        yield files
+    finally:
+        NOTED.remove(files)
+
+
+def note_cache_file(file: Path) -> None:
+    """Note that a file of the cache was read or written."""
+    for files in NOTED:
+        files.append(file)
 
 
 def check_name(out: str | Path, whole: bool = True) -> Path:

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,3 +126,24 @@ def test_growth_with_tokens_and_with_depth(
     assert [len(row) for row in rows] == [7] * len(rows)
     numbers = [row[0].strip() for row in rows if row[0].strip().isdigit()]
     assert numbers == ["2", "5"] * 2 + ["1", "2"]
+
+
+def test_the_start_of_a_run_is_calculated_from_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    data_start = importlib.import_module("data_start")
+    assert data_start.fitted([10, 100, 1000], [2.1, 3.0, 12.0], 10_000) == pytest.approx(102)
+    rows = [
+        data_start.Row("list", images, 2, "first", rank, 2 + images / 1e6 / (1 + rank), images, 3)
+        for images in (1000, 100_000)
+        for rank in (0, 1)
+    ]
+    data_start.print_table(rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "| list | 1,000 | 2 | first | 2.0, 2.0 | 0, 0 | 6 |"
+    # on 512 ranks 64 read, and 448 come after them
+    jft = "| list (calculated) | JFT-300M | 512 | first | 305, 153.5 | 303, 303 | 1,536 |"
+    assert lines[-1] == jft
+    data = data_start.make("shards", 3, tmp_path)
+    assert [each.name for each in sorted(data.iterdir())] == ["train-00000.tar"]

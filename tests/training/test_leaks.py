@@ -3,19 +3,32 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import vitlab
 from conftest import BRIEF
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.memory import Arrays
+from vitlab.data.splits import Splits
 from vitlab.errors import DataError
+from vitlab.models.seen import NOTHING
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import leaks as leaking
-from vitlab.training.leaks import time_limit
+from vitlab.training.leak_scope import (
+    BYTE,
+    IMAGE,
+    LeakScope,
+    bound_share,
+    images_searched,
+    time_limit,
+)
+from vitlab.training.leaks import applied, find_leaks
 
 
 def picture(seed: int) -> Image.Image:
@@ -141,16 +154,74 @@ def test_unsplit_images_that_all_look_alike_are_refused(tmp_path: Path) -> None:
     assert trained(tmp_path / "data", tmp_path / "run", host).metrics["accuracy"] >= 0
 
 
-def test_a_check_that_takes_too_long_is_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = folders(tmp_path / "data", copied=2)
-    monkeypatch.setattr(leaking, "LIMIT", 0.0)
-    run = trained(data, tmp_path / "run")
-    assert "not checked for near-duplicates" in capsys.readouterr().err
-    assert "trained_on" not in run.metrics
-    asked = trained(data, tmp_path / "asked", Host(workers=0, check_duplicates="yes", effort=BRIEF))
-    assert asked.metrics["trained_on"] == 2
+def many(train: int, test: int, side: int = 16) -> Splits:
+    """Images in memory: of the test images 10 are copies, and 30 mirrored ones."""
+    rng = np.random.default_rng(1)
+    coarse = torch.from_numpy(rng.integers(0, 256, (train + test, 3, 6, 6), np.uint8)).float()
+    smooth = torch.nn.functional.interpolate(coarse, side, mode="bicubic").clamp(0, 255)
+    pixels = smooth.permute(0, 2, 3, 1).to(torch.uint8).numpy()
+    pixels[train : train + 10] = pixels[:10]
+    pixels[train + 10 : train + 40] = pixels[10:40, :, ::-1]
+    labels = SingleLabels(np.arange(train + test) % 2)
+    whole = Arrays(pixels, labels, ("a", "b"))
+    return Splits(whole.take(np.arange(train)), whole.take(np.arange(train, train + test)))
+
+
+def leaks_of(splits: Splits, check: Literal["auto", "yes"] = "auto") -> dict[str, Any]:
+    """What a run with a budget of five seconds looks for: a second's worth of images, by count."""
+    recipe = vitlab.recipe("small", "x", budget="5s")
+    host = Host(workers=0, check_duplicates=check, effort=BRIEF)
+    found = find_leaks(recipe, host, splits, NOTHING)
+    assert found is not None
+    return found
+
+
+def test_of_many_images_a_sample_is_compared_and_all_copies_are_found() -> None:
+    splits = many(1500, 500)
+    found = leaks_of(splits)
+    assert found["kind"] == "sample"
+    assert found["exact"] == 10
+    assert set(range(10)) < set(found["train"]) < set(range(40))  # no others, and not all
+    assert set(found["test"]) == set(found["train"])
+    sample = found["sample"]
+    assert sample["train"] + sample["other"] == pytest.approx(1 / (IMAGE + 768 * BYTE), abs=2)
+    assert sample["other"] < 500 < sample["train"] < 1500
+    lines = applied(splits, found).notes
+    assert f"of {sample['train']:,} training images drawn at random, {sample['found']}" in lines[-1]
+    assert "500 test images, at most" in lines[-1]
+    assert "of all training images (95%): comparing all would take 1.4 s on two cores" in lines[-1]
+    assert "test images are among the training images, as exact copies, or near-duplic" in lines[0]
+    assert leaks_of(splits) == found, "the same sample every time"
+    whole = leaks_of(splits, "yes")
+    assert (whole["kind"], whole["seconds"]) == ("near", 0)
+    assert "sample" not in whole
+    assert set(whole["train"]) == set(range(40))
+
+
+def test_how_much_is_compared_depends_on_counts_alone() -> None:
+    recipe, host = vitlab.recipe("small", "x"), Host(effort=BRIEF)
+    few, many_more = many(900, 300), many(1500, 500)
+    assert images_searched(recipe, host, many_more) == 2000
+    for budget, splits, count in (("5s", few, 1200), ("20s", many_more, 1416), ("40s", few, 1200)):
+        small = vitlab.recipe("small", "x", budget=budget)
+        assert images_searched(small, host, splits) == count
+    assert leaks_of(few)["kind"] == "near"
+    assert leaks_of(many(900, 300, side=8))["kind"] == "bytes"  # too small for near-duplicates
+    scope = LeakScope(1.5e-3, (1_281_167, 50_000, 0), 60.0, is_tiny=False)
+    assert (scope.most_images, scope.fits_all, scope.sample_counts) == (
+        40_000,
+        False,
+        (20_000, 20_000, 0),
+    )
+    large = LeakScope(0.1, (100_000, 1000, 1000), 10.0, is_tiny=False)
+    assert large.sample_counts == ()  # of so few nothing can be said
+
+
+@pytest.mark.parametrize(
+    ("found", "images", "share"), [(0, 20_000, 1.5e-4), (3, 20_000, 3.88e-4), (5, 5, 1.0)]
+)
+def test_a_sample_bounds_the_share_of_all(found: int, images: int, share: float) -> None:
+    assert bound_share(found, images) == pytest.approx(share, rel=2e-3)
 
 
 @pytest.mark.parametrize(("budget", "limit"), [("", 60), ("1h", 60), ("90s", 4.5), ("5s", 1)])

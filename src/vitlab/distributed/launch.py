@@ -11,6 +11,7 @@ import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -19,6 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from vitlab import device as devices
+from vitlab.distributed.heartbeat import LostContactError, pulse_of
 from vitlab.distributed.world import WAITING, World
 from vitlab.errors import DeviceError, RunError, UserError
 from vitlab.progress import named_if_slow
@@ -93,7 +95,7 @@ def joined(
             "with --resume to continue from the newest checkpoint" if resumes else "all of them"
         )
         with _group(world, chosen, timeout, advice, option):
-            yield world, chosen
+            yield replace(world, pulse=pulse_of(timeout)), chosen
 
 
 @contextmanager
@@ -118,7 +120,8 @@ def _group(
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
         yield
     except RuntimeError as error:  # PyTorch has no single class for it
-        if not LOST.search(f"{type(error).__name__} {error}"):
+        lost = isinstance(error, LostContactError) or LOST.search(f"{type(error).__name__} {error}")
+        if not lost:
             raise
         raise RunError(
             f"process {world.rank} of {world.size} lost contact with the others (one died or "

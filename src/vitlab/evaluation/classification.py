@@ -14,6 +14,7 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
+from vitlab.distributed.reading import read_in_order
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.classified_image import ClassifiedImage
@@ -177,10 +178,12 @@ def classify_shards(
         check_installed("pyarrow", "a folder of Parquet files", "pass --format csv")
     share = ShardNumber.of(shard)
     with writers(compute, on, share, timeout) as (world, here, write):
-        with world.agreed():
+
+        def open_job() -> ShardJob:
             check_classifier(model)
-            images = source()
-            job = _job(model, images, here, top, flips, ending, part_images)
+            return _job(model, source(), here, top, flips, ending, part_images)
+
+        job = read_in_order(world, open_job)
         found = fill(ShardFolder(out, job), world, share, write)
     return found and found | job.form.about | ({"engine": compute.engine} if on else {})
 

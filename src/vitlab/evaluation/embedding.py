@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from vitlab import device as devices
 from vitlab.data.images import Images
-from vitlab.data.open import open_images
+from vitlab.data.open import Opened, open_images
 from vitlab.data.open_splits import group_by_split
 from vitlab.data.settings import Columns
 from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import NO_LABELS, Given
 from vitlab.distributed.launch import read_environment
+from vitlab.distributed.reading import read_in_order
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Inferred, batch_of, infer, shape_taken, stacked
@@ -188,14 +189,16 @@ def embed(
         raise OptionError("shard applies only with a folder as out: give a name without an ending")
     asked = Compute(device, precision, engine, workers)
     with writers(asked, on, mine, timeout) as (world, compute, write):
-        with world.agreed():
+        compute = replace(compute, measure=world.size == 1 and not parted)
+
+        def open_job() -> tuple[Opened, EmbeddingTable, ShardJob]:
             check_new(out)
-            compute = replace(compute, measure=world.size == 1 and not parted)
-            opened = open_images(data, "optional", columns=columns)
-            table = EmbeddingTable(
-                model, group_by_split(opened), taken, compute, shape_taken(model, taken)
-            )
-            job = table.job(part_images if parted else None)
+            images = open_images(data, "optional", columns=columns)
+            shape = shape_taken(model, taken)
+            table = EmbeddingTable(model, group_by_split(images), taken, compute, shape)
+            return images, table, table.job(part_images if parted else None)
+
+        opened, table, job = read_in_order(world, open_job)
         lacks = [opened.lacks] if opened.lacks.startswith(NO_LABELS) else []
         notes = [*opened.notes, *lacks]
         world.say(*notes)

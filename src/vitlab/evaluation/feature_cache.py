@@ -126,17 +126,13 @@ def _from_cache(
     """
     cache = place.cache
     world = place.world
-    refusal = world.broadcast(_refusal(cache) if world.first else "")
-    if refusal and not world.broadcast(world.first and _is_folder(cache)):
+    refusal = world.from_first(lambda: _refusal(cache))
+    if refusal and not world.from_first(lambda: _is_folder(cache)):
         _say_in_memory(refusal, place)
         return None
-    key = ""
-    with world.agreed():
-        if world.first:
-            key = key_of(model, source, compute, taken)
-    key = world.broadcast(key)
+    key = world.from_first(lambda: key_of(model, source, compute, taken))
     file = cache / f"{key}.safetensors"
-    kept = read_features(file) if world.first else None
+    kept = _read_by_first(file, world)
     if not world.broadcast(kept is not None):
         if refusal:
             _say_in_memory(refusal, place)
@@ -147,7 +143,7 @@ def _from_cache(
         except DiskError as error:  # of all processes
             _say_in_memory(str(error), place)
             return None
-        kept = read_features(file) if world.first else None
+        kept = _read_by_first(file, world)
         if not world.broadcast(kept is not None):
             _say_in_memory(f"{file} cannot be read back: check the disk", place)
             return None
@@ -156,6 +152,12 @@ def _from_cache(
             os.utime(file)
         prune(cache, LIMIT)
     return kept
+
+
+def _read_by_first(file: Path, world: World) -> ImageFeatures | None:
+    """Return the features of a file, if they are there, in the first process."""
+    with world.agreed():
+        return read_features(file) if world.first else None
 
 
 def _refusal(cache: Path) -> str:

@@ -400,7 +400,7 @@ def fill_file(
     with _held(folder, world, wait=ready is not None) as alone:
         if alone:
             tidy(out.parent, re.escape(out.name))
-        if world.broadcast(world.first and ready is not None and ready()):
+        if world.from_first(lambda: ready is not None and ready()):
             shutil.rmtree(place, ignore_errors=True)
             return {}
         found = _completed(folder, world, job.shards, write)
@@ -446,7 +446,7 @@ def _completed(
         missing = {each.name for each in folder.left}
         there = [each for each in shards if each.name not in missing]
         folder.check(there[world.rank :: world.size])
-    missing = set(world.broadcast([each.name for each in folder.left]))
+    missing = set(world.from_first(lambda: [each.name for each in folder.left]))
     todo = [each for each in shards if each.name in missing]
     mine = todo[world.rank :: world.size]
     try:

@@ -58,12 +58,13 @@ def learned_unlike(
     others = None
     if held is not None:
         others = features_of(model, held, compute, taken, world=world, title=TITLE)
-    if not world.first or not np.isfinite(found.values).all():
-        return None
-    y = classes_of_images(learned.target)[rows][found.indices]
-    parts = np.random.default_rng(0).permutation(len(y)) % folds
-    beside = None if others is None else np.array(others.values)
-    return fit_unlike(np.array(found.values), y, parts, layer, beside)
+    with world.agreed():
+        if not world.first or not np.isfinite(found.values).all():
+            return None
+        y = classes_of_images(learned.target)[rows][found.indices]
+        parts = np.random.default_rng(0).permutation(len(y)) % folds
+        beside = None if others is None else np.array(others.values)
+        return fit_unlike(np.array(found.values), y, parts, layer, beside)
 
 
 def fit_unlike_behind(

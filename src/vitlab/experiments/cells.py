@@ -283,9 +283,7 @@ def agreed(host: Host, make: Callable[[], Any]) -> Any:
         UserError: as in the first process.
     """
     with joined(host.device, host.timeout) as (world, _):
-        with world.agreed():
-            made = make() if world.first else None
-        return world.broadcast(made)
+        return world.from_first(make)
 
 
 def begin(
@@ -321,8 +319,7 @@ def begin(
     with joined(setup.host.device, setup.host.timeout) as (world, _):
         if setup.jobs > 1 and world.size > 1:
             raise OptionError("jobs applies only without torchrun: leave it out")
-        with world.agreed():
-            out = placed(out, name, resume=setup.resume, world=world)
+        out = placed(out, name, resume=setup.resume, world=world)
         campaign = CampaignFolder(out / SWEEP_FOLDER if of_run else out)
         resume = setup.resume or world.restarted or bool(setup.cells) or again != AGAIN
         with world.agreed():

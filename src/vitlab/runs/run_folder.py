@@ -61,6 +61,7 @@ LEAKS: dict[str, Any] = {  # the types of what it holds (training/leaks.py)
     "seen_without_labels": int, "damaged": tuple[str, ...],
 }  # fmt: skip
 NEEDED = {"kind", "train", "test", "dropped"}  # in every version
+SAMPLE = {"train", "other", "found"}  # numbers of images, where a sample was compared
 TABLE: dict[str, Any] = {  # the types of a table of a report
     "title": str, "head": tuple[str, ...], "rows": tuple[tuple[str, ...], ...],
     "marked": int | None, "note": str, "texts": int,
@@ -447,8 +448,14 @@ class RunFolder:
 def are_duplicates(found: dict[str, Any]) -> bool:
     """Return whether an object is what a run keeps of test images among the training images."""
     moved = found.get("moved", {})
+    sample = found.get("sample", {})
     sides = moved.values() if isinstance(moved, dict) else [None]
-    known = {name: each for name, each in found.items() if name != "moved"}
+    counts = sample if isinstance(sample, dict) else {"": None}
+    if counts and (
+        counts.keys() != SAMPLE or not all(fits(count, int) for count in counts.values())
+    ):
+        return False
+    known = {name: each for name, each in found.items() if name not in ("moved", "sample")}
     if not NEEDED <= known.keys() <= LEAKS.keys() or not all(fits(each, Numbers) for each in sides):
         return False
     if not all(fits(each, LEAKS[name]) for name, each in known.items()):

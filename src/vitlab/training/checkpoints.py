@@ -285,10 +285,11 @@ class Saver:
             RunError: another process cannot read what the first one could.
         """
         found: Checkpoint | None = None
-        if self.world.first:
-            tidy(self.folder)
-            found, remarks = load(self.folder, until)
-            self.world.say(*remarks)
+        with self.world.agreed():
+            if self.world.first:
+                tidy(self.folder)
+                found, remarks = load(self.folder, until)
+                self.world.say(*remarks)
         step = self.world.broadcast(found.state["step"] if found else None)
         with self.world.agreed():
             if step is not None and not self.world.first:

@@ -41,7 +41,7 @@ from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.checkpoints import Saver
 from vitlab.training.first_state import first_state
-from vitlab.training.leaks import leak_figures
+from vitlab.training.leak_record import leak_figures
 from vitlab.training.model_choice import ModelChoice
 from vitlab.training.observer import Observer
 from vitlab.training.outcome import ClassifierTest, ObjectiveTest, Outcome, Run, SegmenterTest
@@ -105,7 +105,8 @@ def conclude(observer: Observer, stop: Stop) -> Outcome:
         if not untrained:
             first = task.fitted.to(observer.device)
             before = _predictions(observer, task.splits.test, first, stop)
-        own = _beside_start(observer, before, done)
+        with observer.world.agreed():
+            own = _beside_start(observer, before, done)
     if found is not None and observer.world.first:
         own["calibration"] = found.change(model, done)
     return reported(observer, model, done, own)
@@ -113,12 +114,10 @@ def conclude(observer: Observer, stop: Stop) -> Outcome:
 
 def _calibrated(observer: Observer, source: Images, model: Model, stop: Stop) -> Calibration:
     """Fit the temperature to the validation images, which the model then has."""
-    done, temperature = _predictions(observer, source, model, stop, logits=True), 1.0
+    done = _predictions(observer, source, model, stop, logits=True)
     _check_converged(observer, done)
-    if observer.world.first:
-        temperature = temperature_of(done.logits, done.labels)
-    agreed = observer.world.broadcast(temperature)
-    found = Calibration(agreed, observer.task.recipe.data.data, len(source))
+    temperature = observer.world.from_first(lambda: temperature_of(done.logits, done.labels))
+    found = Calibration(temperature, observer.task.recipe.data.data, len(source))
     model.provenance |= found.provenance
     return found
 
@@ -319,7 +318,7 @@ def _cost_of(observer: Observer, model: Model) -> dict[str, Any]:
 def _notes_of(observer: Observer) -> list[str]:
     """Return remarks on the data, damaged images and skipped steps."""
     task, tally = observer.task, observer.state.tally
-    notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
+    notes = [*task.splits.notes, *tally.bad.lines()]
     if tally.skipped:
         notes.append(
             f"{tally.skipped:,} of {observer.state.step:,} steps skipped for non-finite or "
@@ -368,7 +367,7 @@ def _held_out_result(
     test = task.splits.test
     with named_if_slow(f"testing on {len(test):,} images"):
         tested, bad, masks = observer.test(test)
-    notes += (line for each in bad if (line := f"skipped: {each}") not in notes)
+    notes = list(dict.fromkeys([*notes, *(f"skipped: {each}" for each in bad)]))
     if tested:
         tested["test_images"] = tested["images"]
         tested |= leak_figures(task.leaks)

@@ -219,16 +219,18 @@ def fitted_start(task: Task, world: World, device: torch.device) -> Task:
     source, learn, choices = _features(task, model, vectors, world, device)
     found, reason = None, ""
     folds = task.host.effort.folds
-    if world.first:
-        try:
-            found = fit_head(source, learn, choices, KINDS[:1], folds, device)
-        except DataError as error:  # too few images
-            reason = f"the classifier starts at zero: {error}"
+    with world.agreed():
+        if world.first:
+            try:
+                found = fit_head(source, learn, choices, KINDS[:1], folds, device)
+            except DataError as error:  # too few images
+                reason = f"the classifier starts at zero: {error}"
     if reason := world.broadcast(reason):
         return replace(task, told=[*task.told, reason])
-    if found is not None:
-        layer = vectors.inner
-        model.unlike = fit_unlike_behind(source, learn, found.folds, model.config, layer)
+    with world.agreed():
+        if found is not None:
+            layer = vectors.inner
+            model.unlike = fit_unlike_behind(source, learn, found.folds, model.config, layer)
     _set_head(model, found, world)
     signed(model, task)
     known = found and {"l2": found.head.l2, "cross_validated": found.accuracy}
@@ -278,7 +280,8 @@ def _ridge_start(task: Task, world: World, device: torch.device) -> Task:
     if not world.broadcast(kept is not None):
         model = made_from(task.base, task.config, task.recipe.start)
         features = _features(task, model, FEATURES, world, device)
-        kept = _fitted_ridge(*features, task.host.effort.folds) if world.first else None
+        with world.agreed():
+            kept = _fitted_ridge(*features, task.host.effort.folds) if world.first else None
     arrays, line = kept or ({}, "")
     told = [{name: each.tolist() for name, each in arrays.items()}, line]
     layer, line = world.broadcast(told)

@@ -23,7 +23,7 @@ from vitlab.recipes.recipe import Decisions, Recipe
 from vitlab.training.budget import USEFUL, Pacer, long_enough, refusal, seconds_per_image
 from vitlab.training.first_state import MOST as FITTED
 from vitlab.training.first_state import first_state, has_head_to_fit
-from vitlab.training.leaks import time_limit
+from vitlab.training.leak_scope import images_searched
 from vitlab.training.observer import MOST as MEASURED
 from vitlab.training.plan import EVALUATED, batches_of, plan_for
 from vitlab.training.resolve import Task
@@ -105,8 +105,8 @@ def reckon(task: Task, pacer: Pacer, world: World, device: torch.device) -> floa
     pacer.evaluation = measured * each
     pacer.tested = 1.0 if unlabeled else len(splits.test) / measured
     images = sum(map(len, splits.parts.values()))
-    check = load * images
-    pacer.ahead = (load - again) * images + check * (check < time_limit(recipe))
+    searched = images_searched(recipe, task.host, splits)
+    pacer.ahead = (load - again) * images + load * searched
     if not has_head_to_fit(task):
         return 0.0
     features = min(len(source), max(FITTED, config.classes))

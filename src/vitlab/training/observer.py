@@ -112,18 +112,21 @@ class Observer:
         point: dict[str, float] = {}
         if self.unlabeled:
             bad: Damage = []
-            if self.world.first:
-                point, bad = self._losses()
-                point |= self._crops_told_apart()
+            with self.world.agreed():
+                if self.world.first:
+                    point, bad = self._losses()
+                    point |= self._crops_told_apart()
             self.note_damage(bad)
             point |= self._health()
-            if self.scored and self.world.first:
-                found = self.test(self.chosen, resamples=0)[0][self.metric.name]
-                point[self.metric.name] = math.nan if found is None else found
+            with self.world.agreed():
+                if self.scored and self.world.first:
+                    found = self.test(self.chosen, resamples=0)[0][self.metric.name]
+                    point[self.metric.name] = math.nan if found is None else found
         else:
             self.last = self.predict(self.held_out)
-            if self.world.first:
-                point = curve_point(self.last.probabilities, self.last.labels)
+            with self.world.agreed():
+                if self.world.first:
+                    point = curve_point(self.last.probabilities, self.last.labels)
         return point
 
     def _losses(self) -> tuple[dict[str, float], Damage]:
@@ -264,8 +267,7 @@ class Observer:
         noted, limit = self.state.tally.bad, self.task.host.max_bad
         images = sum(map(len, self.task.splits.parts.values()))
         for _, message in bad:
-            if message not in noted:
-                noted.append(message)
+            if noted.note(message):
                 self.world.say(f"skipped: {message}")
         if len(noted) > bearable(limit, images):
             given = f"{limit:.0f}" if limit >= 1 else f"{100 * limit:g}%"

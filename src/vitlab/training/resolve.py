@@ -28,6 +28,7 @@ from vitlab.data.open_splits import OpenedData, open_to_learn, with_identities
 from vitlab.data.sources.request import Given, MaskReading, TargetKind
 from vitlab.data.splits import Splits
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
+from vitlab.distributed.reading import read_in_order
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, OptionError, remedy_of
 from vitlab.evaluation.probes.probing import Probe
@@ -167,63 +168,83 @@ def prepare(
         DataError: the data cannot be used.
         PackageError: a tracker, or a package of the recipe, is not installed.
     """
-    check_packages(recipe)
     opened = OpenedData() if opened is None or data is not None else opened
-    started = world.first and folder.may_be_used(resume)
-    before = folder.recipe if started else None
-    check_names(recipe, folder)
-    recipe, layer, splits, mark = _open_learning(recipe, folder, resume, world, data, opened)
-    recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
-    if recipe.pretext.task == "regress":
-        splits = standardize(splits)
-    recipe, told = fitted(recipe, len(splits.train), before, host.device)
-    check_world(recipe, host, world)
-    with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
-        recipe, base, origin = find_again(
-            folder, recipe, "start", lambda each: with_fingerprint(starting_model(each, start)),
-            resume and start is None,
-        )  # fmt: skip
-        guide = guide_of(recipe, folder, resume)
-    config, remarks = resolve(recipe, splits, base)
-    check_model(recipe, host, config)
-    hooks.check(recipe, config, splits.train.target)
-    remarks += check_guide(recipe, host, config, guide, splits.train.target)
-    splits = replace(splits, notes=[*splits.notes, *remarks])
-    begins = recipe.start if start is None else replace(recipe.start, weights=start.source)
-    recipe = replace(recipe, model=part_of(config, recipe.model.model), start=begins)
-    guided_by = with_fingerprint(guide)[1]
-    if started:
-        recipe = folder.paths.as_recorded(recipe)
-        if not change:
-            hooks.check_same(folder)
-        check_same(folder, recipe, mark, origin, change, guided_by)
-        told += elsewhere(folder)
-    elif resume:
-        world.say(f"no run in {folder.path} yet: starting it")
-    probe = None
-    if host.probe:  # on images that neither the run nor its models learn from
-        own = seen_by(splits, labeled=recipe.pretext.labeled)
-        seen = np.union1d(own, _seen_before(base, guide))
-        probe = Probe.of(host.probe, config.channels, host.probe_by, seen)
-    elif base is not None and not recipe.pretext.labeled:
-        told.append(
-            "training without labels can ruin trained features: pass --probe LABELED to measure "
-            "them at each test and keep the best weights"
-        )
-    weights = base, origin, probe, hooks, change, guide, guided_by
-    known = recipe, host, folder, splits, config, mark, started
-    return Task(*known, *weights, opened, told, layer=layer)
+    reading = read_in_order(world, lambda: _read(recipe, folder, resume, world, data, opened))
+    with world.agreed():
+        before = folder.recipe if reading.started else None
+        recipe, splits = settled(reading.recipe, reading.splits, before, bool(hooks.loss))
+        if recipe.pretext.task == "regress":
+            splits = standardize(splits)
+        recipe, told = fitted(recipe, len(splits.train), before, host.device)
+        check_world(recipe, host, world)
+        with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
+            recipe, base, origin = find_again(
+                folder, recipe, "start", lambda each: with_fingerprint(starting_model(each, start)),
+                resume and start is None,
+            )  # fmt: skip
+            guide = guide_of(recipe, folder, resume)
+        config, remarks = resolve(recipe, splits, base)
+        check_model(recipe, host, config)
+        hooks.check(recipe, config, splits.train.target)
+        remarks += check_guide(recipe, host, config, guide, splits.train.target)
+        splits = replace(splits, notes=[*splits.notes, *remarks])
+        begins = recipe.start if start is None else replace(recipe.start, weights=start.source)
+        recipe = replace(recipe, model=part_of(config, recipe.model.model), start=begins)
+        guided_by = with_fingerprint(guide)[1]
+        if reading.started:
+            recipe = folder.paths.as_recorded(recipe)
+            if not change:
+                hooks.check_same(folder)
+            check_same(folder, recipe, reading.mark, origin, change, guided_by)
+            told += elsewhere(folder)
+        elif resume:
+            world.say(f"no run in {folder.path} yet: starting it")
+        probe = None
+        if host.probe:  # on images that neither the run nor its models learn from
+            own = seen_by(splits, labeled=recipe.pretext.labeled)
+            seen = np.union1d(own, _seen_before(base, guide))
+            probe = Probe.of(host.probe, config.channels, host.probe_by, seen)
+        elif base is not None and not recipe.pretext.labeled:
+            told.append(
+                "training without labels can ruin trained features: pass --probe LABELED to "
+                "measure them at each test and keep the best weights"
+            )
+        weights = base, origin, probe, hooks, change, guide, guided_by
+        known = recipe, host, folder, splits, config, reading.mark, reading.started
+        return Task(*known, *weights, opened, told, layer=reading.layer)
 
 
-def _open_learning(
+@dataclass(frozen=True)
+class DataRead:
+    """What was read for a run, before anything is worked out.
+
+    Attributes:
+        recipe: one that leads to its data
+        splits: the images
+        mark: their fingerprint
+        started: whether the folder already contains this run; only the first process knows
+        layer: what the weights of a segmenter are, and its linear layer
+    """
+
+    recipe: Recipe
+    splits: Splits
+    mark: str
+    started: bool
+    layer: tuple[DenseClasses, dict[str, Tensor]] | None
+
+
+def _read(
     recipe: Recipe,
     folder: RunFolder,
     resume: bool,
     world: World,
     data: Sized | None,
     opened: OpenedData,
-) -> tuple[Recipe, tuple[DenseClasses, dict[str, Tensor]] | None, Splits, str]:
-    """Return a recipe that leads to its data, a segmenter's layer, the images and their mark."""
+) -> DataRead:
+    """Open the data of a run."""
+    check_packages(recipe)
+    started = world.first and folder.may_be_used(resume)
+    check_names(recipe, folder)
     if resume and folder.started:
         recipe = folder.paths.reach(recipe)
     layer = None
@@ -235,7 +256,7 @@ def _open_learning(
             folder, recipe, "data", lambda each: opened_splits(each, data, opened, like),
             resume and data is None,
         )  # fmt: skip
-    return recipe, layer, splits, mark
+    return DataRead(recipe, splits, mark, started, layer)
 
 
 def with_fingerprint(model: Started) -> tuple[Started, str]:

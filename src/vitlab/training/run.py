@@ -98,7 +98,7 @@ def train_and_test(request: RunRequest) -> Outcome:
         )
         folder = RunFolder(place, silent=not world.first)
         resume = request.resume or world.restarted
-        with world.agreed(), stop.at_once():
+        with stop.at_once():
             task = prepare(
                 recipe,
                 host,
@@ -126,7 +126,8 @@ def train_and_test(request: RunRequest) -> Outcome:
         task = _without_leaks(task, world, stop)
         with stop.at_once(), named_if_slow("making the model to start from", world.first):
             task = fitted_start(task, world, device)
-        with world.agreed(), stop.at_once(), named_if_slow("making the model", world.first):
+        making = named_if_slow("making the model", world.first)
+        with world.agreed(exchanging=True), stop.at_once(), making:
             state = first_state(task, device, world)
         with world.agreed():
             if world.first:

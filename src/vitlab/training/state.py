@@ -12,6 +12,7 @@ from vitlab.optim import moments
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import evaluation_weights
 from vitlab.optim.sliced import placed
+from vitlab.training.damage import DamagedImages
 from vitlab.training.guard import Figures
 
 SMOOTH = 0.9  # weight of the steps before, in the moving average of the loss
@@ -48,7 +49,7 @@ class Tally:
         since: loss and images since the last evaluation
         seconds: time spent training, over all sessions
         seen: images trained on
-        bad: the message of each damaged image, which names it
+        bad: the damaged images
         journal: bytes of metrics.jsonl that belong to the steps done
         spent: seconds of all sessions, everything included
         unmeasured: whether the evaluation that is due after this step is still to be done
@@ -64,7 +65,7 @@ class Tally:
     since: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     seen: int = 0
-    bad: list[str] = field(default_factory=list)
+    bad: DamagedImages = field(default_factory=DamagedImages)
     journal: int = 0
     spent: float = 0.0
     unmeasured: bool = False
@@ -265,7 +266,7 @@ class RunState:
         parts = {prefix: module.state_dict() for prefix, module in self._modules.items()}
         parts |= {"optimizer": own, "best": self.best.weights, "best-head": self.best.head}
         tensors = {f"{prefix}.{n}": t for prefix, part in parts.items() for n, t in part.items()}
-        values = {"step": self.step} | vars(self.tally)
+        values = {"step": self.step} | vars(self.tally) | {"bad": self.tally.bad.as_json()}
         return Checkpoint(tensors, values | {"optimizer": rest, "best": self.best.as_dict()})
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -285,5 +286,7 @@ class RunState:
         )
         best = {"score" if k == "accuracy" else k: v for k, v in values["best"].items()}  # its name
         self.best, self.ended = Best(**best, weights=weights, head=head), None
-        self.tally = Tally(**{f.name: values[f.name] for f in fields(Tally) if f.name in values})
+        counted = {f.name: values[f.name] for f in fields(Tally) if f.name in values}
+        damaged = DamagedImages.from_json(counted.get("bad", []))
+        self.tally = Tally(**counted | {"bad": damaged})
         self.step = values["step"]

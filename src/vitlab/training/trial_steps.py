@@ -165,7 +165,7 @@ def choose_micro_batch(session: Session) -> int:
     asked = effort.memory or not session.recipe.pretext.unlabeled or free <= PLENTY
     if not world.any((trainer.task is not None and asked) or most > room)[0]:
         return whole
-    with world.agreed():
+    with world.agreed(exchanging=True):
         fixed, each = _needed(session, whole)
         least = 2 if augmented.mixup or augmented.cutmix else 1
 

@@ -42,7 +42,8 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import finished, needs_report
 from vitlab.training.from_weights import config_from, made_from, starting_model
-from vitlab.training.leaks import applied, find_leaks, leak_figures
+from vitlab.training.leak_record import leak_figures
+from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import bearable
 from vitlab.training.outcome import ObjectiveTest, Outcome, Run, SegmenterTest
 from vitlab.training.resume import check_same

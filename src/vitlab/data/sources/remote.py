@@ -29,11 +29,13 @@ from http.client import responses
 from pathlib import Path
 from typing import Any
 
+from vitlab.data.sources.listing import find_answer, record_answer
 from vitlab.data.sources.paths import reason
 from vitlab.data.sources.urls import braces, is_url
 from vitlab.errors import DataError, RefusedError, SourceError
 from vitlab.files import explained, follow_links, staged_file
 from vitlab.packages import check_installed
+from vitlab.places import note_cache_file
 
 TRIES = 5
 FIRST, LONGEST = 0.5, 30.0  # seconds before the second try, and before any, whatever a server asks
@@ -75,11 +77,22 @@ def stamp(url: str) -> Stamp:
         SourceError: no answer.
         RefusedError: the file does not exist, or may not be read.
     """
-    found = _asked(url, "info")
-    if not isinstance(found.get("size"), int):
-        raise RefusedError(f"cannot read {url}: the server does not say how large it is")
+    if state := find_answer("state", url):
+        size, text = state
+        return Stamp(size, text)
+    if refusal := find_answer("refusal", url):
+        raise RefusedError(refusal)
+    try:
+        found = _asked(url, "info")
+        if not isinstance(found.get("size"), int):
+            raise RefusedError(f"cannot read {url}: the server does not say how large it is")
+    except RefusedError as error:
+        record_answer("refusal", url, str(error))
+        raise
     marks = " ".join(f"{key}={found[key]}" for key in _MARKS if found.get(key))
-    return Stamp(found["size"], f"{url} {found['size']} {marks}")
+    text = f"{url} {found['size']} {marks}"
+    record_answer("state", url, [found["size"], text])
+    return Stamp(found["size"], text)
 
 
 def read_whole(url: str, limit: int) -> bytes:
@@ -288,13 +301,22 @@ def expand(pattern: str) -> list[str]:
         if not any(sign in each for sign in "*?["):
             places.append(each)
         elif is_url(each):
-            system, _ = _system(each)
-            places += map(system.unstrip_protocol, sorted(_asked(each, "glob")))
+            places += _matching(each)
         else:
             places += sorted(glob.glob(str(Path(each).expanduser()), recursive=True))  # noqa: PTH207
     if not places:
         raise DataError(f"no such file: {pattern}")
     return places
+
+
+def _matching(pattern: str) -> list[str]:
+    """Return the remote files that a glob finds, in order."""
+    names: list[str] | None = find_answer("names", pattern)
+    if names is None:
+        system, _ = _system(pattern)
+        names = [*map(system.unstrip_protocol, sorted(_asked(pattern, "glob")))]
+        record_answer("names", pattern, names)
+    return names
 
 
 # What was read before
@@ -381,6 +403,7 @@ class KeptParts:
 
 def keep(file: Path, data: bytes) -> None:
     """Keep what was read, with a checksum, unless the disk refuses."""
+    note_cache_file(file)
     draft = file.with_suffix(f".{os.getpid()}-{random.getrandbits(32):08x}")
     with suppress(OSError):  # it will be read again
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -390,6 +413,7 @@ def keep(file: Path, data: bytes) -> None:
 
 def read_kept(file: Path, size: int) -> bytes | None:
     """Return so many bytes that `keep` kept; None if they are not there, or damaged."""
+    note_cache_file(file)
     try:
         content = file.read_bytes()
         os.utime(file)

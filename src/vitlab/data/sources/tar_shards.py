@@ -58,7 +58,7 @@ from vitlab.data.sources.urls import is_url
 from vitlab.data.target import Integers
 from vitlab.errors import DataError, RefusedError, UserError
 from vitlab.files import check_regular, read_bytes, write_text
-from vitlab.places import cache_folder
+from vitlab.places import cache_folder, note_cache_file
 from vitlab.units import counted
 
 CLASSES = "classes.txt"  # beside the shards: the classes by number, one name per line
@@ -383,6 +383,7 @@ def index_shard(place: str) -> Index:
         with _opened(place) as (reader, state):
             key = f"{state} {sorted(SUFFIXES)}".encode()  # which packages may add to
             file = cache_folder("shards") / f"{hashlib.sha256(key).hexdigest()}.json"
+            note_cache_file(file)
             if (cached := _load(file)) is not None:
                 return cached
             index = replace(_scan(reader, place), stamp=state)

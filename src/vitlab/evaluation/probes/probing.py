@@ -12,14 +12,16 @@ from vitlab.data.images import Images
 from vitlab.data.loading.cache import cached
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.sources.request import Given, title_of
+from vitlab.data.splits import Splits
 from vitlab.distributed.launch import joined
+from vitlab.distributed.reading import read_in_order
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.answers import Float32s, Integers, check_numbers, sample
-from vitlab.evaluation.choosing import unlearned
+from vitlab.evaluation.choosing import Chosen, unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.feature_cache import cache_of, described, features_of
-from vitlab.evaluation.features import features_in_memory
+from vitlab.evaluation.features import ImageFeatures, features_in_memory
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.near_ends import of_share, wilson
 from vitlab.evaluation.probes.blocks import Blocks
@@ -172,10 +174,13 @@ def probe(model: Model, data: Given, how: Probing, compute: Compute) -> dict[str
     begin = time.monotonic()
     cache = cache_of(how.cache)
     with joined(str(compute.device), TIMEOUT, resumes=False, option="") as (world, device):
-        with world.agreed():
+
+        def open_splits() -> tuple[Splits, Chosen]:
             splits = open_to_learn(data, options=how.columns)
             classes_of(splits.train, title_of(data))
-            asked = unlearned(splits.test, model.seen)
+            return splits, unlearned(splits.test, model.seen)
+
+        splits, asked = read_in_order(world, open_splits)
         alone = world.size == 1
         sides = []
         compute = replace(compute, device=device, sharing=world.local_size, measure=alone)
@@ -317,21 +322,26 @@ class Probe:
             for source in (self.learn, self.test)
         )
         bad = [*learn.bad, *test.bad]
-        if not world.first or not len(test.values) or not len(learn.values):
-            return float("nan"), bad
+        with world.agreed():
+            if not world.first or not len(test.values) or not len(learn.values):
+                return float("nan"), bad
+            return self._accuracy(learn, test, device), bad
+
+    def _accuracy(self, learn: ImageFeatures, test: ImageFeatures, device: torch.device) -> float:
+        """Return the accuracy on some features of what is learned from others."""
         labels, answers = (
             classes_of(source, self.title)[own.indices]
             for source, own in ((self.learn, learn), (self.test, test))
         )
         if self.by == "knn":
             voted = nearest_neighbors(learn.values, labels, test.values, (VOTERS,), device=device)
-            return float((voted[VOTERS] == answers).mean()), bad
+            return float((voted[VOTERS] == answers).mean())
         each = []
         for draw in self.draws:
             rows = np.flatnonzero(np.isin(learn.indices, draw))
             guess = fewshot(learn.values[rows], labels[rows], test.values)
             each.append((guess == answers).mean())
-        return float(np.mean(each)), bad
+        return float(np.mean(each))
 
 
 def _shots(data: str, labels: Integers, classes: tuple[str, ...]) -> list[Integers]:

@@ -1,33 +1,20 @@
 """Identities of images: hashes of their bytes, by which the same image is found again."""
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.index import identify_files
+from vitlab.data.member_index import MemberReader, identify_members
 from vitlab.data.sources.ahead import read_ahead
 from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.remote import keep, read_kept
 from vitlab.data.sources.shards import Shards
-from vitlab.data.sources.source import (
-    Joined,
-    Noted,
-    Source,
-    noted,
-    number_of,
-    origin,
-)
-from vitlab.errors import DataError
+from vitlab.data.sources.source import Joined, Noted, Source, Subset, Wrapped, noted, origin
 from vitlab.places import cache_folder
 from vitlab.progress import say
 from vitlab.units import storage
 
-PIECE = 8192  # bytes of the beginning, the middle and the end of a file that identify it
 MOST_READ = 2**32  # bytes of images on another machine that are read to identify them
-THREADS = 8  # that read files
 TOGETHER = 512  # images on another machine
 Identities = NDArray[np.uint64]
 NUMBERS = 2**32  # identities below it are numbers of images that are not stored
@@ -42,22 +29,26 @@ def identities(source: Source) -> Identities:
 
     Of more than 24 KiB, the size, the beginning, the middle and the end are hashed. An image that
     cannot be read is identified by its name. One that a program makes anew each time has no bytes:
-    it is identified by its number, and never known to another run.
+    it is identified by its number, and never known to another run. What was read of files is
+    remembered in the cache.
     """
-    if (found := noted(source, "content")) is not None:
-        return found
+    if (numbers := noted(source, "content")) is not None:
+        return numbers
     whole, numbers = origin(source)
     match whole:
         case Joined(parts):
             return np.concatenate([identities(part) for part in parts])[numbers]
+        case Numbered():
+            return numbers.astype(np.uint64)
+        case Wrapped(whole=inner) if not whole.in_memory:
+            return identities(Subset(inner, numbers))
+        case LabeledFiles(root=root, paths=paths):
+            return identify_files(root, paths, numbers)
         case Shards() if state := whole.elsewhere():
             return _identities_elsewhere(whole, state)[numbers]
-    one = partial(_identity, whole)
-    images = numbers.tolist()
     if whole.in_memory:
-        return np.fromiter(map(one, images), np.uint64, len(images))
-    with ThreadPoolExecutor(THREADS) as pool:
-        return np.fromiter(pool.map(one, images), np.uint64, len(images))
+        return MemberReader(whole)(numbers).identities
+    return identify_members(whole, numbers)
 
 
 def _identities_elsewhere(source: Shards, state: str) -> Identities:
@@ -74,38 +65,15 @@ def _identities_elsewhere(source: Shards, state: str) -> Identities:
     file = cache_folder("identities") / state
     if (before := read_kept(file, 8 * len(source))) is not None:
         return np.frombuffer(before, np.uint64)
-    found = np.empty(len(source), np.uint64)
+    identities = np.empty(len(source), np.uint64)
+    read = MemberReader(source)
     for first in range(0, len(source), TOGETHER):
-        own = range(first, min(first + TOGETHER, len(source)))
-        read_ahead(source, own)
-        found[first : own.stop] = [_identity(source, index) for index in own]
+        rows = np.arange(first, min(first + TOGETHER, len(source)))
+        read_ahead(source, rows)
+        identities[rows] = read(rows).identities
     read_ahead(source, ())
-    keep(file, found.tobytes())
-    return found
-
-
-def _identity(source: Source, index: int) -> int:
-    """The identity of one image."""
-    if isinstance(source, Numbered):
-        return index
-    try:
-        if isinstance(source, LabeledFiles):
-            with (source.root / source.paths[index]).open("rb", buffering=0) as file:
-                handle = file.fileno()
-                size = os.fstat(handle).st_size
-                content = _excerpt(size, lambda start: os.pread(handle, PIECE, start))
-        else:
-            whole = source.image(index).content()
-            content = _excerpt(len(whole), lambda start: whole[start : start + PIECE])
-    except (DataError, OSError):
-        content = os.fsencode(source.name(index))
-    return number_of(content)
-
-
-def _excerpt(size: int, read: Callable[[int], bytes]) -> bytes:
-    """The size, and the pieces that identify some bytes, each read from where it starts."""
-    starts = [0, (size - PIECE) // 2, size - PIECE] if size > 3 * PIECE else range(0, size, PIECE)
-    return b"".join([size.to_bytes(8), *map(read, starts)])
+    keep(file, identities.tobytes())
+    return identities
 
 
 def identified(source: Source) -> Source:

@@ -43,7 +43,8 @@ def test_all_rows_are_read_in_order() -> None:
         assert used[0] == HERE
         processes.append({*used})
     assert processes[0] == {HERE}
-    assert HERE in processes[1] and len(processes[1]) > 1
+    assert HERE in processes[1]
+    assert len(processes[1]) > 1
     assert HERE in processes[2]
 
 

@@ -3,9 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.index import identify_files
-from vitlab.data.member_index import MemberReader, identify_members
+from vitlab.data.data_mark import MarkHash
+from vitlab.data.index import identify_files, recall_files
+from vitlab.data.member_index import MemberReader, identify_members, recall_members
 from vitlab.data.sources.ahead import read_ahead
+from vitlab.data.sources.containers import Contained
 from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.remote import keep, read_kept
 from vitlab.data.sources.shards import Shards
@@ -49,6 +51,29 @@ def identities(source: Source) -> Identities:
     if whole.in_memory:
         return MemberReader(whole)(numbers).identities
     return identify_members(whole, numbers)
+
+
+def recall_identities(source: Source, files: MarkHash) -> Identities | None:
+    """Return the identities of images where all are remembered; None else. No image is read.
+
+    Args:
+        source: the images
+        files: gets what the system says of their files
+    """
+    whole, numbers = origin(source)
+    match whole:
+        case Joined(parts):
+            every = [recall_identities(part, files) for part in parts]
+            known = [identities for identities in every if identities is not None]
+            return np.concatenate(known)[numbers] if len(known) == len(parts) else None
+        case Wrapped(whole=inner) if not whole.in_memory:
+            return recall_identities(Subset(inner, numbers), files)
+        case LabeledFiles(root=root, paths=paths):
+            return recall_files(root, paths, numbers, files)
+        case Contained() if not (isinstance(whole, Shards) and whole.is_remote):
+            return recall_members(whole, numbers, files)
+    files.is_whole = False
+    return None
 
 
 def _identities_elsewhere(source: Shards, state: str) -> Identities:

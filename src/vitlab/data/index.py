@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.chunks import read_in_chunks
 from vitlab.data.column_file import Column, open_columns, write_columns
+from vitlab.data.data_mark import MarkHash
 from vitlab.data.labels import Integers
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.source import digest, number_of
@@ -85,6 +86,22 @@ def identify_files(root: Path, paths: Sequence[str], rows: Integers) -> Hashes:
     return index.identities[rows]
 
 
+def recall_files(
+    root: Path, paths: Sequence[str], rows: Integers, files: MarkHash
+) -> Hashes | None:
+    """Return what identifies some files, (n,), where all are remembered; no image is opened.
+
+    Args:
+        root: the folder that the paths start from
+        paths: of all files of a list
+        rows: of the files that are wanted
+        files: gets what the system says of them
+    """
+    index = FileIndex(root, paths if isinstance(paths, Names) else Names.of(paths))
+    unread = index.recall(rows, files)
+    return None if len(unread) else index.identities[rows]
+
+
 # What is stored
 
 
@@ -127,12 +144,19 @@ class FileIndex:
         """Whether nothing is remembered of any list of the folder."""
         return not self.is_stored and not self.neighbors
 
-    def recall(self, rows: Integers) -> Integers:
-        """Return those of some files that are not remembered as they are now."""
+    def recall(self, rows: Integers, mark: MarkHash | None = None) -> Integers:
+        """Return those of some files that are not remembered as they are now.
+
+        Args:
+            rows: of the files
+            mark: gets what the system says of them
+        """
         is_known = np.zeros(len(rows), bool)
         tables = [] if self.is_stored else [IndexTable(file) for file in self.neighbors]
         for part, files in read_in_chunks(StateReader(self.root, self.names), rows, LOOKING):
             places = rows[part]
+            if mark is not None:
+                mark.add(encode_names(self.names, places), files.sizes, files.times)
             is_there = files.states != UNKNOWN
             is_known[part] = is_there & (self.states[places] == files.states)
             for table in tables:

@@ -73,7 +73,9 @@ def splits_of(options: Data, unlabeled: bool = False, data: Given | None = None)
     """Open what the options of a recipe name, or images in memory in its place, to learn from."""
     given = options.data if data is None else data
     splits = open_to_learn(given, options.test_fraction, columns=options, unlabeled=unlabeled)
-    return replace(splits, train=identified(splits.train)) if splits.whole is None else splits
+    if splits.whole is None and splits.train.in_memory:  # files are read when it is decided how
+        return replace(splits, train=identified(splits.train))
+    return splits
 
 
 def _without_labels(opened: Opened, share: float) -> Splits:

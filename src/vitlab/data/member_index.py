@@ -6,6 +6,7 @@ the state of that file and the places of the images in it.
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.chunks import read_in_chunks
 from vitlab.data.column_file import open_columns, write_columns
+from vitlab.data.data_mark import MarkHash
 from vitlab.data.index import READING, RECENT, UNKNOWN, Hashes, hash_excerpt, remove_unused
 from vitlab.data.labels import Integers
 from vitlab.data.sources.containers import CellFileImage, Contained, Container
@@ -41,15 +43,9 @@ def identify_members(source: Source, rows: Integers) -> Hashes:
         source: any; what is read of one that is not `Contained` is not remembered
         rows: of the images that are wanted
     """
-    every = np.zeros(len(source), np.uint64)
     containers = source.containers() if isinstance(source, Contained) else []
     files = [(container, find_file(container)) for container in containers]
-    for container, file in files:
-        columns = open_columns(file) if file else None
-        if file and columns and KEPT in columns and len(columns[KEPT]) == len(container.places):
-            every[container.rows] = columns[KEPT]
-            with suppress(OSError):
-                os.utime(file)
+    every = recall_all(files, len(source))
     identities = every[rows]
     unread = np.flatnonzero(identities == UNKNOWN)
     is_new = np.zeros(len(source), bool)
@@ -66,6 +62,52 @@ def identify_members(source: Source, rows: Integers) -> Hashes:
     if is_new.any():
         remove_unused(member_folder())
     return identities
+
+
+def recall_members(source: Contained, rows: Integers, mark: MarkHash) -> Hashes | None:
+    """Return what identifies some images, (n,), where all are remembered; none is read.
+
+    Args:
+        source: their archives or tables
+        rows: of the images that are wanted
+        mark: gets what the system says of the files
+    """
+    containers = source.containers()
+    files = [(container, find_file(container)) for container in containers]
+    every = recall_all(files, sum(len(each.places) for each in containers))
+    mark.is_whole &= len(every) > int(rows.max(initial=0))
+    for container in containers:
+        try:
+            states = [Path(file).stat() for file in container.files]
+        except (OSError, ValueError):
+            mark.is_whole = False
+            return None
+        sizes = np.array([state.st_size for state in states], np.int64)
+        times = np.array([state.st_mtime_ns for state in states], np.int64)
+        mark.add([os.fsencode(Path(file).name) for file in container.files], sizes, times)
+        mark.add_places(container.places)
+    mark.add_places(rows)
+    if not mark.is_whole:
+        return None
+    identities = every[rows]
+    return identities if (identities != UNKNOWN).all() else None
+
+
+def recall_all(files: Sequence[tuple[Container, Path | None]], count: int) -> Hashes:
+    """Return what is remembered of all images of a source, `UNKNOWN` of others.
+
+    Args:
+        files: the containers of the source, each with the file that remembers
+        count: of the images
+    """
+    every = np.zeros(count, np.uint64)
+    for container, file in files:
+        columns = open_columns(file) if file else None
+        if file and columns and KEPT in columns and len(columns[KEPT]) == len(container.places):
+            every[container.rows] = columns[KEPT]
+            with suppress(OSError):
+                os.utime(file)
+    return every
 
 
 def member_folder() -> Path:

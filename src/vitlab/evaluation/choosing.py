@@ -16,6 +16,10 @@ from vitlab.models.seen import Seen
 from vitlab.progress import LOG
 
 SHOWN = 10  # classes that a message lists
+UNREAD = (
+    "the model's training ended before its images were identified: whether any of these are among "
+    "them is not known"
+)
 Split = Literal["auto", "train", "validation", "test", "all"]
 
 
@@ -73,6 +77,8 @@ def chosen(model: Model, splits: Splits, title: str, split: Split) -> Chosen:
         source = splits.parts[name]
     found = unlearned(source, model.seen, name, leave_out=split in ("auto", "test"))
     notes = tuple(note for note in splits.notes if note.startswith("left out"))
+    if model.provenance.get("data_files") and name != "validation":
+        notes += (UNREAD,)
     return replace(found, notes=notes + found.notes)
 
 

@@ -8,11 +8,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.holdout import fingerprint, moved, partitioned, with_validation
+from vitlab.data.contents import Contents
+from vitlab.data.holdout import moved, partitioned, with_validation
 from vitlab.data.learning import splits_of
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import Source, digest, without
 from vitlab.data.sources.urls import is_url
+from vitlab.effort import FULL
 from vitlab.errors import DataError, DiskError
 from vitlab.evaluation.answers import Answers, Integers, MultiAnswers, SingleAnswers, answers_of
 from vitlab.evaluation.compute import Compute
@@ -24,6 +26,7 @@ from vitlab.recipes.recipe import Recipe
 from vitlab.recorded_paths import read_agreeing
 from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.same_data import is_same_data
 from vitlab.values import fits
 from vitlab.weights.load import load
 from vitlab.weights.sharded import CONFIG
@@ -216,7 +219,7 @@ def reopened(folder: RunFolder) -> Splits:
     splits, agrees = read_agreeing(
         folder.paths.ways(folder.recipe_here, "data"),
         open_splits,
-        lambda each: fingerprint(each.whole or each.train) == folder.fingerprint,
+        lambda each: is_same_data(folder, Contents(each.whole or each.train, FULL.read_first)),
     )
     if not agrees:
         raise DataError(f"{recipe.data.data} has changed since the run was trained")
@@ -230,4 +233,4 @@ def _marks(folder: RunFolder) -> dict[str, str]:
     """
     config = folder.model / CONFIG
     model = hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""
-    return {"data": folder.fingerprint, "model": model}
+    return {"data": folder.data_checksum, "model": model}

@@ -15,14 +15,9 @@ from torch import Tensor
 
 from vitlab import device as devices
 from vitlab.data.boxes import SCENES, boxes_of, open_boxes
+from vitlab.data.contents import Contents
 from vitlab.data.exists import IN_MEMORY
-from vitlab.data.holdout import (
-    fingerprint,
-    partitioned,
-    seen_by,
-    with_train_images,
-    with_validation,
-)
+from vitlab.data.holdout import partitioned, seen_by, with_train_images, with_validation
 from vitlab.data.learning import OpenedData, splits_of
 from vitlab.data.masks import mask_splits, open_masks
 from vitlab.data.sources.request import Given, Splits
@@ -49,6 +44,7 @@ from vitlab.recipes.model_part import ModelPart, part_of
 from vitlab.recipes.named import RECIPES, default_data
 from vitlab.recipes.recipe import PROBE, Host, Recipe, check_packages
 from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.same_data import is_same_data
 from vitlab.runs.versions import processor
 from vitlab.training import tracking
 from vitlab.training.from_weights import check_guide, config_from, guide_of, guiding, starting_model
@@ -77,7 +73,7 @@ class Task:
         folder: the run's folder
         splits: training, validation and test images
         config: the model's whole configuration
-        fingerprint: of the data
+        contents: of the data
         started: whether the folder already contains this run; `prepare` tells the first process
         base: the model that the run starts from, which stays as it is; None for random weights
         base_fingerprint: of that model; empty for random weights
@@ -100,7 +96,7 @@ class Task:
     folder: RunFolder
     splits: Splits
     config: ModelConfig
-    fingerprint: str
+    contents: Contents
     started: bool
     base: Model | None = None
     base_fingerprint: str = ""
@@ -172,7 +168,9 @@ def prepare(
     started = world.first and folder.may_be_used(resume)
     before = folder.recipe if started else None
     check_names(recipe, folder)
-    recipe, layer, splits, mark = _open_learning(recipe, folder, resume, world, data, opened)
+    recipe, layer, splits, contents = _open_learning(
+        recipe, folder, resume, world, data, opened, host.effort.read_first
+    )
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
     if recipe.pretext.task == "regress":
         splits = standardized(splits)
@@ -181,7 +179,7 @@ def prepare(
     with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
         recipe, base, origin = find_again(
             folder, recipe, "start", lambda each: with_fingerprint(starting_model(each, start)),
-            resume and start is None,
+            lambda mark: mark == folder.base, resume and start is None,
         )  # fmt: skip
         guide = guide_of(recipe, folder, resume)
     config, remarks = resolve(recipe, splits, base)
@@ -196,10 +194,13 @@ def prepare(
         recipe = folder.paths.as_recorded(recipe)
         if not change:
             hooks.check_same(folder)
-        check_same(folder, recipe, mark, origin, change, guided_by)
+        same_data = is_same_data(folder, contents)
+        check_same(folder, recipe, same_data, origin, change, guided_by)
         told += elsewhere(folder)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
+    if contents.files_alone:
+        told.append(contents.remark(recipe.data.data))
     probe = None
     if host.probe:  # on images that neither the run nor its models learn from
         own = seen_by(splits, labeled=recipe.pretext.labeled)
@@ -211,7 +212,7 @@ def prepare(
             "them at each test and keep the best weights"
         )
     weights = base, origin, probe, hooks, change, guide, guided_by
-    known = recipe, host, folder, splits, config, mark, started
+    known = recipe, host, folder, splits, config, contents, started
     return Task(*known, *weights, opened, told, layer=layer)
 
 
@@ -222,8 +223,9 @@ def _open_learning(
     world: World,
     data: Sized | None,
     opened: OpenedData,
-) -> tuple[Recipe, tuple[DenseClasses, dict[str, Tensor]] | None, Splits, str]:
-    """Return a recipe that leads to its data, a segmenter's layer, the images and their mark."""
+    at_once: int,
+) -> tuple[Recipe, tuple[DenseClasses, dict[str, Tensor]] | None, Splits, Contents]:
+    """Return a recipe that leads to its data, a segmenter's layer, the images, their contents."""
     if resume and folder.started:
         recipe = folder.paths.reach(recipe)
     layer = None
@@ -231,11 +233,11 @@ def _open_learning(
         layer = read_layer(recipe.start.weights or "task=segment without --from")
     like = layer[0] if layer else None
     with named_if_slow(f"reading {recipe.data.data}", world.first):
-        recipe, splits, mark = find_again(
-            folder, recipe, "data", lambda each: opened_splits(each, data, opened, like),
-            resume and data is None,
+        recipe, splits, contents = find_again(
+            folder, recipe, "data", lambda each: opened_splits(each, data, opened, like, at_once),
+            lambda contents: is_same_data(folder, contents), resume and data is None,
         )  # fmt: skip
-    return recipe, layer, splits, mark
+    return recipe, layer, splits, contents
 
 
 def with_fingerprint(model: Started) -> tuple[Started, str]:
@@ -271,9 +273,21 @@ def learning_from(recipe: Recipe, data: Given | None) -> tuple[Recipe, Sized | N
 
 
 def opened_splits(
-    recipe: Recipe, data: Sized | None, opened: OpenedData, like: MaskClasses | None
-) -> tuple[Splits, str]:
-    """Return the images of the recipe's data, or of what was given, and their fingerprint."""
+    recipe: Recipe,
+    data: Sized | None,
+    opened: OpenedData,
+    like: MaskClasses | None,
+    at_once: int,
+) -> tuple[Splits, Contents]:
+    """Return the images of the recipe's data, or of what was given, and their contents.
+
+    Args:
+        recipe: names the data
+        data: images in memory, in its place
+        opened: where the data may have been opened before
+        like: the classes of a segmenter
+        at_once: images of a data set with splits of its own that are read for it now
+    """
     options = recipe.data
     unlabeled = recipe.pretext.unlabeled
     if recipe.pretext.annotated:
@@ -286,7 +300,10 @@ def opened_splits(
         splits = partitioned(splits, options)
         if decides := recipe.chooses(len(splits.train)):
             splits = with_validation(splits, decides)
-    return splits, fingerprint(splits.whole or splits.train)
+    contents = Contents(splits.whole or splits.train, at_once)
+    if splits.whole is None and contents.is_at_hand:
+        splits = replace(splits, train=contents.source)
+    return splits, contents
 
 
 def _annotated(recipe: Recipe, data: Sized | None, like: MaskClasses | None) -> Splits:

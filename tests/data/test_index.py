@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import tarfile
@@ -23,6 +24,7 @@ from made_files import png
 from vitlab.data.identities import identities
 from vitlab.data.open import open_images
 from vitlab.data.sources.source import Source, Subset
+from vitlab.errors import DataError
 
 PICTURE = png(0)
 OLD = 1_600_000_000  # seconds: a time that no file of a test has by itself
@@ -318,3 +320,22 @@ def test_a_pass_that_was_interrupted_goes_on_where_it_was(folder: Path) -> None:
     with opened_images() as names:
         assert identities(source).tolist() == wanted
     assert len(names) == 340 - 256  # what was done of the first chunks
+
+
+def test_names_of_a_list_that_is_remembered_are_sent_by_their_file(folder: Path) -> None:
+    for number in range(1000):
+        write_image(folder / "c" / f"a-long-name-of-an-image-{number}.png", content_of(number))
+    source = source_of(folder)
+    names = [source.name(number) for number in range(len(source))]
+    assert len(pickle.dumps(source)) > 30 * len(source)
+    identities(source)
+    sent = pickle.dumps(source)
+    assert len(sent) < 15 * len(source)  # of which the labels are 8 each
+    again = pickle.loads(sent)
+    assert [again.name(number) for number in range(len(source))] == names
+    indices()[0].unlink()
+    assert [source.name(number) for number in range(len(source))] == names
+    again = pickle.loads(pickle.dumps(again))
+    assert [again.name(number) for number in range(len(source))] == names
+    with pytest.raises(DataError, match="was removed while it was used"):
+        pickle.loads(sent)

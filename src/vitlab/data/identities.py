@@ -34,8 +34,8 @@ def identities(source: Source) -> Identities:
     it is identified by its number, and never known to another run. What was read of files is
     remembered in the cache.
     """
-    if (numbers := noted(source, "content")) is not None:
-        return numbers
+    if (content := noted(source, "content")) is not None:
+        return content
     whole, numbers = origin(source)
     match whole:
         case Joined(parts):

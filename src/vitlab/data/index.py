@@ -121,10 +121,12 @@ class FileIndex:
         self.root = root
         self.names = names
         self.prefix = digest(os.fsencode(follow_links(root))).hex()
-        texts = digest(names.ends.tobytes()) + digest(names.text.data)
+        texts = digest(names.ends.tobytes()) + digest(bytes(names.text.data))
         self.file = index_folder() / f"{self.prefix}-{digest(texts).hex()}"
         columns = open_index(self.file)
         self.is_stored = bool(columns)
+        if columns:
+            names.map_from(self.file)
         blank = np.broadcast_to(UNKNOWN, len(names))
         self.states: Hashes = columns.get("states", blank)
         self.identities: Hashes = columns.get("identities", blank)
@@ -194,8 +196,10 @@ class FileIndex:
 
     def write(self) -> None:
         """Keep everything for other processes."""
-        names = {"text": self.names.text, "ends": self.names.ends}
-        if write_columns(self.file, names | {"states": self.states, "identities": self.identities}):
+        columns: dict[str, Column] = {"text": self.names.text, "ends": self.names.ends}
+        columns |= {"states": self.states, "identities": self.identities}
+        if write_columns(self.file, columns):
+            self.names.map_from(self.file)
             for file in self.neighbors[LISTS - 1 :]:
                 with suppress(OSError):
                     file.unlink(missing_ok=True)
@@ -359,7 +363,7 @@ def encode_names(names: Names, rows: Integers) -> list[bytes]:
     """Return some names as the system has them."""
     ends = names.ends[rows]
     starts = np.where(rows > 0, names.ends[rows - 1], 0)
-    text = memoryview(names.text)
+    text = names.text.data
     places = zip(starts.tolist(), ends.tolist(), strict=True)
     return [text[start:end].tobytes() for start, end in places]
 

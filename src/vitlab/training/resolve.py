@@ -168,9 +168,11 @@ def prepare(
     started = world.first and folder.may_be_used(resume)
     before = folder.recipe if started else None
     check_names(recipe, folder)
-    recipe, layer, splits, contents = _open_learning(
-        recipe, folder, resume, world, data, opened, host.effort.read_first
-    )
+    at_once = host.effort.read_first
+    with named_if_slow(f"reading {recipe.data.data}", world.first):
+        recipe, layer, splits, contents = _open_learning(
+            recipe, folder, resume, data, opened, at_once
+        )
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
     if recipe.pretext.task == "regress":
         splits = standardized(splits)
@@ -220,7 +222,6 @@ def _open_learning(
     recipe: Recipe,
     folder: RunFolder,
     resume: bool,
-    world: World,
     data: Sized | None,
     opened: OpenedData,
     at_once: int,
@@ -232,11 +233,10 @@ def _open_learning(
     if recipe.pretext.task == "segment":
         layer = read_layer(recipe.start.weights or "task=segment without --from")
     like = layer[0] if layer else None
-    with named_if_slow(f"reading {recipe.data.data}", world.first):
-        recipe, splits, contents = find_again(
-            folder, recipe, "data", lambda each: opened_splits(each, data, opened, like, at_once),
-            lambda contents: is_same_data(folder, contents), resume and data is None,
-        )  # fmt: skip
+    recipe, splits, contents = find_again(
+        folder, recipe, "data", lambda each: opened_splits(each, data, opened, like, at_once),
+        lambda contents: is_same_data(folder, contents), resume and data is None,
+    )  # fmt: skip
     return recipe, layer, splits, contents
 
 

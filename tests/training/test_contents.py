@@ -15,7 +15,7 @@ from vitlab.data.identities import identities
 from vitlab.data.open import open_images
 from vitlab.errors import DataError, RunError
 from vitlab.evaluation.run_predictions import reopened
-from vitlab.models.seen import known
+from vitlab.models.seen import has_unidentified, known
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 
@@ -65,6 +65,8 @@ def test_a_run_shorter_than_an_epoch_knows_its_files_alone(
     assert "fingerprint" not in about
     assert about["data_files"] == table(run)["data_files"]
     assert not seen_of(run, folder)
+    both = vitlab.soup([run.folder, train(folder, tmp_path / "more", seed=1).folder])
+    assert has_unidentified(both.seen)
     notes = vitlab.evaluate(vitlab.load(run.folder), str(folder))["notes"]
     assert [note for note in notes if "is not known" in note]
     whole = train(folder, tmp_path / "whole", replace(LARGE, effort=BRIEF))

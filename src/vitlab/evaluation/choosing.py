@@ -12,13 +12,13 @@ from vitlab.data.sources.source import Source, without
 from vitlab.data.splits import split_opened
 from vitlab.errors import DataError
 from vitlab.models.model import Model
-from vitlab.models.seen import Seen
+from vitlab.models.seen import Seen, has_unidentified
 from vitlab.progress import LOG
 
 SHOWN = 10  # classes that a message lists
 UNREAD = (
-    "the model's training ended before its images were identified: whether any of these are among "
-    "them is not known"
+    "a training of the model ended before its images were identified: whether it has learned from "
+    "any of these is not known"
 )
 Split = Literal["auto", "train", "validation", "test", "all"]
 
@@ -77,8 +77,6 @@ def chosen(model: Model, splits: Splits, title: str, split: Split) -> Chosen:
         source = splits.parts[name]
     found = unlearned(source, model.seen, name, leave_out=split in ("auto", "test"))
     notes = tuple(note for note in splits.notes if note.startswith("left out"))
-    if model.provenance.get("data_files") and name != "validation":
-        notes += (UNREAD,)
     return replace(found, notes=notes + found.notes)
 
 
@@ -93,7 +91,7 @@ def unlearned(source: Source, seen: Seen, name: str = "test", *, leave_out: bool
     """
     known = learned(source, seen)
     count = len(source)
-    notes = list[str]()
+    notes = [UNREAD] if has_unidentified(seen) else []
     if leave_out and 0 < len(known) < count:
         notes.append(
             f"left out {len(known):,} of {count:,} images, which the model has learned from"

@@ -30,6 +30,7 @@ from vitlab.evaluation.unlike import fit_unlike_behind
 from vitlab.files import staged_file
 from vitlab.models.create import build
 from vitlab.models.model import Model
+from vitlab.models.seen import UNIDENTIFIED
 from vitlab.models.unlike import layer_of
 from vitlab.objectives.detect import Detect
 from vitlab.objectives.distillation import Distillation
@@ -134,6 +135,8 @@ def signed(model: Model, task: Task) -> None:
     """Let a model say what it was trained on, and how, as far as its images were read."""
     model.provenance = provenance(task)
     model.seen = task.seen
+    if task.contents.files_alone:
+        model.seen = np.union1d(task.seen, UNIDENTIFIED)
     sign_late(model, task)
 
 

@@ -5,6 +5,7 @@ One function reads all rows of a chunk, so that no object is made for an image.
 
 import math
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -81,7 +82,8 @@ def choose_processes(seconds: float, busy: float) -> int:
     short = SHORT if multiprocessing.get_start_method() == "fork" else SHORT_SPAWNED
     if seconds < short:
         return 0
-    return min(MOST_PROCESSES, math.ceil(cores() / max(busy, 1 / IDLE)))
+    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes that torchrun started here
+    return min(MOST_PROCESSES, math.ceil(cores() / sharing / max(busy, 1 / IDLE)))
 
 
 @dataclass(frozen=True)

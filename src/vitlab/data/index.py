@@ -32,6 +32,7 @@ Hashes = NDArray[np.uint64]
 PIECE = 8192  # bytes of the beginning, the middle and the end of a file that identify it
 RECENT = 2 * 10**9  # nanoseconds: so young, a file may change again and keep its time
 LISTS = 8  # that are kept of one folder
+ASKED = 3  # of them, for files of a new list
 UNUSED = 120 * 86_400  # seconds
 SAVED = 300.0  # seconds between two looks at a long pass that may be killed
 UNKNOWN = np.uint64(0)  # identity of a file that is not known, and state of one that is not there
@@ -154,7 +155,8 @@ class FileIndex:
             mark: gets what the system says of them
         """
         is_known = np.zeros(len(rows), bool)
-        tables = [] if self.is_stored else [IndexTable(file) for file in self.neighbors]
+        others = [] if self.is_stored else self.neighbors[:ASKED]
+        tables = [IndexTable(file) for file in others]
         for part, files in read_in_chunks(StateReader(self.root, self.names), rows, LOOKING):
             places = rows[part]
             if mark is not None:

@@ -11,11 +11,12 @@ import pytest
 import vitlab
 from conftest import BRIEF, photo_folder
 from training.kept import EACH, PLAIN, resumed, stopped
+from vitlab.data.contents import has_unidentified
 from vitlab.data.identities import identities
 from vitlab.data.open import open_images
 from vitlab.errors import DataError, RunError
 from vitlab.evaluation.run_predictions import reopened
-from vitlab.models.seen import has_unidentified, known
+from vitlab.models.seen import known
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 

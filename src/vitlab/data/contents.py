@@ -4,10 +4,20 @@ Where there are many images they are not read for it before training. Until they
 sizes and times of their files stand for them (`DataMark`), which no image is opened for.
 """
 
+import numpy as np
+
 from vitlab.data.data_mark import DataMark, MarkHash
 from vitlab.data.holdout import fingerprint
 from vitlab.data.identities import identified, recall_identities
 from vitlab.data.sources.source import Noted, Source, noted
+from vitlab.models.seen import Seen
+
+UNIDENTIFIED = np.uint64(2)  # in `Model.seen`: the hash of no image
+
+
+def has_unidentified(seen: Seen) -> bool:
+    """Return whether a model has learned from images that nobody has identified."""
+    return bool((seen == UNIDENTIFIED).any())
 
 
 class Contents:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from vitlab.data.contents import has_unidentified
 from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, moved
 from vitlab.data.labels import UnknownClassError
 from vitlab.data.open import open_images
@@ -12,7 +13,7 @@ from vitlab.data.sources.source import Source, without
 from vitlab.data.splits import split_opened
 from vitlab.errors import DataError
 from vitlab.models.model import Model
-from vitlab.models.seen import Seen, has_unidentified
+from vitlab.models.seen import Seen
 from vitlab.progress import LOG
 
 SHOWN = 10  # classes that a message lists

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from vitlab.data.contents import has_unidentified
 from vitlab.models.model import Model
-from vitlab.models.seen import has_unidentified
 from vitlab.packages import version_of
 from vitlab.recorded_paths import last_name
 

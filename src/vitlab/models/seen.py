@@ -2,8 +2,8 @@
 
 An array of uint64 (n,), sorted; weights/seen_file.py has its file. The lowest bit says
 whether the image was learned with a label; the others are those of `data.identities`. What
-makes one model of others has the union. `UNIDENTIFIED`, the hash of no image, stands for all those
-of a training that ended before it had read them.
+makes one model of others has the union. `UNIDENTIFIED` (data/contents.py), the hash of no image,
+stands for all those of a training that ended before it had read them.
 """
 
 import numpy as np
@@ -12,17 +12,11 @@ from numpy.typing import NDArray
 Seen = NDArray[np.uint64]
 NOTHING: Seen = np.empty(0, np.uint64)
 LABELED = np.uint64(1)
-UNIDENTIFIED = np.uint64(2)
 
 
 def marked(identities: Seen, *, labeled: bool) -> Seen:
     """Return images, uint64 (n,), as seen with labels or without."""
     return np.unique(identities & ~LABELED | np.uint64(labeled))
-
-
-def has_unidentified(seen: Seen) -> bool:
-    """Return whether there are images of which nothing is known."""
-    return bool((seen == UNIDENTIFIED).any())
 
 
 def known(identities: Seen, seen: Seen, *, labeled: bool) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from vitlab.data.contents import UNIDENTIFIED
 from vitlab.data.holdout import VALIDATION_SHARE, seen_by, with_train_images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.source import Source
@@ -30,7 +31,6 @@ from vitlab.evaluation.unlike import fit_unlike_behind
 from vitlab.files import staged_file
 from vitlab.models.create import build
 from vitlab.models.model import Model
-from vitlab.models.seen import UNIDENTIFIED
 from vitlab.models.unlike import layer_of
 from vitlab.objectives.detect import Detect
 from vitlab.objectives.distillation import Distillation

@@ -69,16 +69,17 @@ class Contents:
         is_read = bool(self.fingerprint) and self.is_cheap
         return self.mark.files if self.mark and not is_read else ""
 
-    def remark(self, data: str) -> str:
-        """Return a line on images that are not read.
+    def remarks(self, data: str) -> list[str]:
+        """Return a line on images that are not read, if they are not.
 
         Args:
             data: what the user calls them
         """
-        return (
+        line = (
             f"the {len(self.source):,} training images of {data} are not read beforehand: names, "
             "sizes and times of their files stand for them until an epoch is over"
         )
+        return [line] if self.files_alone else []
 
     def adopt(self, mark: DataMark, fingerprint: str) -> None:
         """Take over what a run knows of the same images."""

@@ -1,4 +1,4 @@
-"""Whether data is that of a run: by its contents, or by its files where these were not read."""
+"""Same data as that of a run: by its contents, or by its files where these were not read."""
 
 from vitlab.data.contents import Contents
 from vitlab.progress import say

@@ -57,6 +57,10 @@ from vitlab.weights.segmenter import read_layer
 Started = TypeVar("Started", Model, Model | None)
 # what Python makes of bytes that are not UTF-8, and neither run.toml nor config.json can hold
 SURROGATE = re.compile("[\ud800-\udfff]")
+UNPROBED = (
+    "training without labels can ruin trained features: pass --probe LABELED to measure them at "
+    "each test and keep the best weights"
+)
 SOUNDS = (
     "sounds become log-mel spectrograms of 16 kHz: channels are averaged, other rates resampled; "
     "they are not mirrored (flip=False), and cropped in time alone"
@@ -168,10 +172,9 @@ def prepare(
     started = world.first and folder.may_be_used(resume)
     before = folder.recipe if started else None
     check_names(recipe, folder)
-    at_once = host.effort.read_first
     with named_if_slow(f"reading {recipe.data.data}", world.first):
         recipe, layer, splits, contents = _open_learning(
-            recipe, folder, resume, data, opened, at_once
+            recipe, folder, resume, data, opened, host.effort.read_first
         )
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
     if recipe.pretext.task == "regress":
@@ -196,26 +199,30 @@ def prepare(
         recipe = folder.paths.as_recorded(recipe)
         if not change:
             hooks.check_same(folder)
-        same_data = is_same_data(folder, contents)
-        check_same(folder, recipe, same_data, origin, change, guided_by)
+        same = is_same_data(folder, contents)
+        check_same(folder, recipe, same, origin, change, guided_by)
         told += elsewhere(folder)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
-    if contents.files_alone:
-        told.append(contents.remark(recipe.data.data))
+    told += contents.remarks(recipe.data.data)
     probe = None
-    if host.probe:  # on images that neither the run nor its models learn from
-        own = seen_by(splits, labeled=recipe.pretext.labeled)
-        seen = np.union1d(own, _seen_before(base, guide))
-        probe = Probe.of(host.probe, config.channels, host.probe_by, seen)
-    elif base is not None and not recipe.pretext.labeled:
-        told.append(
-            "training without labels can ruin trained features: pass --probe LABELED to measure "
-            "them at each test and keep the best weights"
+    if host.probe:
+        probe = _probe_of(
+            host, config, seen_by(splits, labeled=recipe.pretext.labeled), base, guide
         )
+    elif base is not None and not recipe.pretext.labeled:
+        told.append(UNPROBED)
     weights = base, origin, probe, hooks, change, guide, guided_by
     known = recipe, host, folder, splits, config, contents, started
     return Task(*known, *weights, opened, told, layer=layer)
+
+
+def _probe_of(
+    host: Host, config: ModelConfig, learned: Seen, base: Model | None, guide: Model | None
+) -> Probe:
+    """Return what else is measured: images that neither the run nor its models learn from."""
+    seen = np.union1d(learned, _seen_before(base, guide))
+    return Probe.of(host.probe, config.channels, host.probe_by, seen)
 
 
 def _open_learning(

@@ -339,3 +339,18 @@ def test_names_of_a_list_that_is_remembered_are_sent_by_their_file(folder: Path)
     assert [again.name(number) for number in range(len(source))] == names
     with pytest.raises(DataError, match="was removed while it was used"):
         pickle.loads(sent)
+
+
+def test_a_saved_table_is_remembered_by_its_rows(folder: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [{"image": {"bytes": content_of(number), "path": None}} for number in range(10)]
+    table = datasets.Dataset.from_list(rows).cast_column("image", datasets.Image())
+    members = Path(os.environ["VITLAB_CACHE"]) / "index" / "members"
+    for count, own in ((1, table), (2, table.select(range(3, 8)))):
+        own.save_to_disk(place := tmp_path / f"saved-{count}")
+        for file in place.iterdir():
+            os.utime(file, (OLD, OLD))
+        for _ in range(2):
+            source = source_of(place)
+            assert identities(source).tolist() == expected(source)
+            assert len(list(members.iterdir())) == count

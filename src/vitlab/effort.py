@@ -15,12 +15,15 @@ class Effort:
         resamples: how often test images are drawn again for intervals, at most
         memory: whether the memory of a step without labels is measured even where there is plenty
         report: whether the page of a run is drawn, if the run is to have one
+        read_first: images of a data set that are read before the first step, so that the run knows
+            it by its contents; larger sets with splits of their own are trained on at once
     """
 
     folds: int = 5
     resamples: int = 1000
     memory: bool = True
     report: bool = True
+    read_first: int = 10_000
 
 
 FULL = Effort()

@@ -127,8 +127,10 @@ def _check_classes(splits: Splits, title: str) -> None:
 
 
 def with_identities(splits: Splits) -> Splits:
-    """Return splits whose training images know their identities."""
-    return replace(splits, train=identified(splits.train)) if splits.whole is None else splits
+    """Return splits whose training images know their identities, where these cost nothing."""
+    if splits.whole is None and splits.train.in_memory:  # files are read when it is decided how
+        return replace(splits, train=identified(splits.train))
+    return splits
 
 
 def _without_labels(opened: Opened, share: float) -> Splits:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from vitlab.data.contents import has_unidentified
 from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, moved
 from vitlab.data.images import Images
 from vitlab.data.labels import UnknownClassError
@@ -17,6 +18,10 @@ from vitlab.models.seen import Seen
 from vitlab.progress import LOG
 
 SHOWN = 10  # classes that a message lists
+UNREAD = (
+    "a training of the model ended before its images were identified: whether it has learned from "
+    "any of these is not known"
+)
 Split = Literal["auto", "train", "validation", "test", "all"]
 
 
@@ -88,7 +93,7 @@ def unlearned(source: Images, seen: Seen, name: str = "test", *, leave_out: bool
     """
     known = learned(source, seen)
     count = len(source)
-    notes = list[str]()
+    notes = [UNREAD] if has_unidentified(seen) else []
     if leave_out and 0 < len(known) < count:
         notes.append(
             f"left out {len(known):,} of {count:,} images, which the model has learned from"

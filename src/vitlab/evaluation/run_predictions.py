@@ -8,12 +8,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.contents import Contents
 from vitlab.data.hashes import digest
-from vitlab.data.holdout import fingerprint, moved, partitioned, with_validation
+from vitlab.data.holdout import moved, partitioned, with_validation
 from vitlab.data.images import Images
 from vitlab.data.open_splits import open_to_learn, with_identities
 from vitlab.data.sources.urls import is_url
 from vitlab.data.splits import Splits
+from vitlab.effort import FULL
 from vitlab.errors import DataError, DiskError
 from vitlab.evaluation.answers import Answers, Integers, MultiAnswers, SingleAnswers, answers_of
 from vitlab.evaluation.compute import Compute
@@ -25,6 +27,7 @@ from vitlab.recipes.recipe import Recipe
 from vitlab.recorded_paths import read_agreeing
 from vitlab.runs.kept_arrays import read_arrays, write_arrays
 from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.same_data import is_same_data
 from vitlab.values import fits
 from vitlab.weights.load import load
 from vitlab.weights.sharded import CONFIG
@@ -219,7 +222,7 @@ def reopened(folder: RunFolder) -> Splits:
     splits, agrees = read_agreeing(
         folder.paths.ways(folder.recipe_here, "data"),
         open_splits,
-        lambda each: fingerprint(each.whole or each.train) == folder.fingerprint,
+        lambda each: is_same_data(folder, Contents(each.whole or each.train, FULL.read_first)),
     )
     if not agrees:
         raise DataError(f"{recipe.data.data} has changed since the run was trained")
@@ -233,4 +236,4 @@ def _marks(folder: RunFolder) -> dict[str, str]:
     """
     config = folder.model / CONFIG
     model = hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""
-    return {"data": folder.fingerprint, "model": model}
+    return {"data": folder.data_checksum, "model": model}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from vitlab.data.contents import has_unidentified
 from vitlab.models.model import Model
 from vitlab.packages import version_of
 from vitlab.recorded_paths import last_name
@@ -26,8 +27,8 @@ def about(model: Model) -> dict[str, Any]:
         "multi_label": bool(origin.get("multi_label", False)),
         "version": version_of("vitlab"),
     }
-    if len(model.seen):
-        facts["learned_from"] = len(model.seen)
+    if count := len(model.seen) - has_unidentified(model.seen):
+        facts["learned_from"] = count
     if model.unlike is not None:
         facts["unlike"] = "distance > 1"
     if facts["multi_label"]:

@@ -2,7 +2,8 @@
 
 An array of uint64 (n,), sorted; weights/seen_file.py has its file. The lowest bit says
 whether the image was learned with a label; the others are those of `data.identities`. What
-makes one model of others has the union.
+makes one model of others has the union. `UNIDENTIFIED` (data/contents.py), the hash of no image,
+stands for all those of a training that ended before it had read them.
 """
 
 import numpy as np

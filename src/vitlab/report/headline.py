@@ -290,6 +290,7 @@ def _made(facts: RunFacts) -> list[DefinitionList | Commands]:
         ("Seed", "" if seed is None else str(seed)),
         ("Device", ", ".join(filter(None, (facts.device, precision)))),
         ("Fingerprint of the data", str(facts.run.get("fingerprint", ""))[:12]),
+        ("Checksum of names and sizes, of data not read whole", _files_alone(facts)[:12]),
         ("Versions", ", ".join(parts)),
     )
     words = (
@@ -298,6 +299,11 @@ def _made(facts: RunFacts) -> list[DefinitionList | Commands]:
     )
     command = str(facts.run.get("command", ""))
     return [*about, Commands([(words, command)])] if command else [*about]
+
+
+def _files_alone(facts: RunFacts) -> str:
+    """Return the checksum of the data's files where it stands for the contents; else nothing."""
+    return "" if facts.run.get("fingerprint") else str(facts.run.get("data_files", ""))
 
 
 def length(facts: RunFacts) -> str:

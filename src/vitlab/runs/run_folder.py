@@ -28,6 +28,7 @@ from typing import Any
 
 import tomli_w
 
+from vitlab.data.data_mark import DataMark
 from vitlab.documents import read_json
 from vitlab.errors import OptionError, RunError, one_line
 from vitlab.files import (
@@ -142,6 +143,7 @@ class RunFolder:
         code: dict[str, str] | None = None,
         guide: str = "",
         head: dict[str, Any] | None = None,
+        mark: DataMark | None = None,
     ) -> None:
         """Write `run.toml`, which is what makes the folder a run's.
 
@@ -149,11 +151,13 @@ class RunFolder:
             recipe: with every field, as it will be trained
             host: where and how
             command: what the user typed, for the report
-            fingerprint: of the data, so that changed data is noticed on resuming
+            fingerprint: of the data, so that changed data is noticed on resuming; empty as long as
+                its contents are not read
             base: fingerprint of the weights that the run starts from; empty for random ones
             code: names and digests of the user's own functions in the run
             guide: fingerprint of the tokenizer or the teacher; empty for none
             head: how the classifier was fitted, of a run that fits one to features
+            mark: of the data's files, which stands for contents that are not read
 
         Raises:
             DiskError: the file cannot be written.
@@ -163,6 +167,7 @@ class RunFolder:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": one_line(command),  # names in it may be any bytes
             "fingerprint": fingerprint,
+            **({} if mark is None else {"data_files": mark.files, "data_times": mark.times}),
             **({"base": base} if base else {}),
             **({"guide": guide} if guide else {}),
         }
@@ -229,6 +234,32 @@ class RunFolder:
     def fingerprint(self) -> str:
         """The fingerprint of the data that the run was started with."""
         return self._known("fingerprint")
+
+    @property
+    def mark(self) -> DataMark | None:
+        """The mark of the files of the data that the run was started with, where it was needed."""
+        files = self._known("data_files")
+        return DataMark(files, self._known("data_times")) if files else None
+
+    @property
+    def data_checksum(self) -> str:
+        """What tells the data from others: its fingerprint, or the mark of files not yet read."""
+        return self.fingerprint or self._known("data_files")
+
+    @property
+    def data(self) -> str:
+        """The data that the run was started with, as it was named."""
+        return str(self.tables.get("data", {}).get("data", ""))
+
+    def keep_fingerprint(self, fingerprint: str) -> None:
+        """Write down the fingerprint of the data, whose contents were read during the run.
+
+        Raises:
+            RunError: the folder was removed or replaced meanwhile.
+            DiskError: the file cannot be written.
+        """
+        self.check()
+        self._write(self.tables | {"run": self.tables["run"] | {"fingerprint": fingerprint}})
 
     @property
     def base(self) -> str:

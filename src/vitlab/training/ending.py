@@ -40,7 +40,7 @@ from vitlab.progress import named_if_slow
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.checkpoints import Saver
-from vitlab.training.first_state import first_state
+from vitlab.training.first_state import first_state, sign_late
 from vitlab.training.leak_record import leak_figures
 from vitlab.training.model_choice import ModelChoice
 from vitlab.training.observer import Observer
@@ -190,6 +190,7 @@ def saved_and_tested(
     with observer.world.agreed():
         if observer.world.first:
             task.folder.check()
+            sign_late(model, task)
             save(model, task.folder.model)
             if task.base is not None and task.recipe.start.tune != "all":
                 delta(model, task.base).save(task.folder.delta)
@@ -340,6 +341,7 @@ def _conclude_pretext(observer: Observer, stop: Stop) -> Outcome:
         if world.first:
             folder.check()
             model.provenance, model.seen = state.model.provenance, state.model.seen
+            sign_late(model, observer.task)
             save(model, folder.model)
             if answering is not None:
                 save_head(answering, folder.path)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from vitlab.data.contents import UNIDENTIFIED
 from vitlab.data.holdout import VALIDATION_SHARE, seen_by, with_train_images
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
@@ -131,8 +132,20 @@ def _beside(task: Task, device: torch.device, generator: torch.Generator) -> Own
 
 
 def signed(model: Model, task: Task) -> None:
-    """Let a model say what it was trained on, and how."""
+    """Let a model say what it was trained on, and how, as far as its images were read."""
     model.provenance = provenance(task)
+    model.seen = task.seen
+    if task.contents.files_alone:
+        model.seen = np.union1d(task.seen, UNIDENTIFIED)
+    sign_late(model, task)
+
+
+def sign_late(model: Model, task: Task) -> None:
+    """Let a model say by their contents which images it was trained on, where they were read."""
+    if not task.contents.fingerprint or not task.contents.is_cheap:
+        return
+    model.provenance.pop("data_files", None)
+    model.provenance["fingerprint"] = task.contents.fingerprint
     learned = seen_by(task.splits, labeled=task.recipe.pretext.labeled)
     model.seen = np.union1d(learned, task.seen)
 
@@ -148,7 +161,8 @@ def provenance(task: Task) -> dict[str, Any]:
         "train_images": options.train_images and len(splits.train),
         "moved": (task.leaks or {}).get("moved"),
         "data": options.data,
-        "fingerprint": task.fingerprint,
+        "fingerprint": task.contents.fingerprint,
+        "data_files": task.contents.files_alone,
         "held_out": options.test_fraction if splits.whole is not None else 0.0,
         "validation": VALIDATION_SHARE if splits.own_validation else 0.0,
         "recipe": recipe.recipe,

@@ -94,7 +94,7 @@ def describe_leaks(splits: Splits, leaks: Leaks) -> list[str]:
     if leaks.doubtful:
         one, other = (splits.train.name(index) for index in leaks.doubtful[0])
         lines.append(
-            f"{len(leaks.doubtful):,} training images occur again {splits.train.labels.again}, "
+            f"{len(leaks.doubtful):,} training images occur again {splits.train.target.again}, "
             f"such as {one} and {other}"
         )
     named = (("test", splits.test, leaks.test), ("validation", splits.validation, leaks.validation))

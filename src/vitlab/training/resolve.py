@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vitlab import device as devices
 from vitlab.data.boxes import SCENES, boxes_of
+from vitlab.data.contents import Contents
 from vitlab.data.exists import IN_MEMORY
 from vitlab.data.holdout import (
-    fingerprint,
     partitioned,
     seen_by,
     with_train_images,
@@ -50,6 +50,7 @@ from vitlab.recipes.model_part import ModelPart, part_of
 from vitlab.recipes.named import RECIPES, default_data
 from vitlab.recipes.recipe import PROBE, Host, Recipe, check_packages
 from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.same_data import is_same_data
 from vitlab.runs.versions import processor
 from vitlab.training import tracking
 from vitlab.training.from_weights import check_guide, config_from, guide_of, guiding, starting_model
@@ -62,6 +63,10 @@ from vitlab.weights.segmenter import read_layer
 Started = TypeVar("Started", Model, Model | None)
 # what Python makes of bytes that are not UTF-8, and neither run.toml nor config.json can hold
 SURROGATE = re.compile("[\ud800-\udfff]")
+UNPROBED = (
+    "training without labels can ruin trained features: pass --probe LABELED to measure them at "
+    "each test and keep the best weights"
+)
 SOUNDS = (
     "sounds become log-mel spectrograms of 16 kHz: channels are averaged, other rates resampled; "
     "they are not mirrored (flip=False), and cropped in time alone"
@@ -78,7 +83,7 @@ class Task:
         folder: the run's folder
         splits: training, validation and test images
         config: the model's whole configuration
-        fingerprint: of the data
+        contents: of the data
         started: whether the folder already contains this run; `prepare` tells the first process
         base: the model that the run starts from, which stays as it is; None for random weights
         base_fingerprint: of that model; empty for random weights
@@ -101,7 +106,7 @@ class Task:
     folder: RunFolder
     splits: Splits
     config: ModelConfig
-    fingerprint: str
+    contents: Contents
     started: bool
     base: Model | None = None
     base_fingerprint: str = ""
@@ -169,7 +174,17 @@ def prepare(
         PackageError: a tracker, or a package of the recipe, is not installed.
     """
     opened = OpenedData() if opened is None or data is not None else opened
-    reading = read_in_order(world, lambda: _read(recipe, folder, resume, world, data, opened))
+
+    def read() -> DataRead:
+        """Open the data; refuse first what needs no image."""
+        check_packages(recipe)
+        started = world.first and folder.may_be_used(resume)
+        check_names(recipe, folder)
+        with named_if_slow(f"reading {recipe.data.data}", world.first):
+            data_read = _read(recipe, folder, resume, data, opened, host.effort.read_first)
+        return replace(data_read, started=started)
+
+    reading = read_in_order(world, read)
     with world.agreed():
         before = folder.recipe if reading.started else None
         recipe, splits = settled(reading.recipe, reading.splits, before, bool(hooks.loss))
@@ -180,7 +195,7 @@ def prepare(
         with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
             recipe, base, origin = find_again(
                 folder, recipe, "start", lambda each: with_fingerprint(starting_model(each, start)),
-                resume and start is None,
+                lambda mark: mark == folder.base, resume and start is None,
             )  # fmt: skip
             guide = guide_of(recipe, folder, resume)
         config, remarks = resolve(recipe, splits, base)
@@ -195,23 +210,29 @@ def prepare(
             recipe = folder.paths.as_recorded(recipe)
             if not change:
                 hooks.check_same(folder)
-            check_same(folder, recipe, reading.mark, origin, change, guided_by)
+            same = is_same_data(folder, reading.contents)
+            check_same(folder, recipe, same, origin, change, guided_by)
             told += elsewhere(folder)
         elif resume:
             world.say(f"no run in {folder.path} yet: starting it")
+        told += reading.contents.remarks(recipe.data.data)
         probe = None
-        if host.probe:  # on images that neither the run nor its models learn from
+        if host.probe:
             own = seen_by(splits, labeled=recipe.pretext.labeled)
-            seen = np.union1d(own, _seen_before(base, guide))
-            probe = Probe.of(host.probe, config.channels, host.probe_by, seen)
+            probe = _probe_of(host, config, own, base, guide)
         elif base is not None and not recipe.pretext.labeled:
-            told.append(
-                "training without labels can ruin trained features: pass --probe LABELED to "
-                "measure them at each test and keep the best weights"
-            )
+            told.append(UNPROBED)
         weights = base, origin, probe, hooks, change, guide, guided_by
-        known = recipe, host, folder, splits, config, reading.mark, reading.started
+        known = recipe, host, folder, splits, config, reading.contents, reading.started
         return Task(*known, *weights, opened, told, layer=reading.layer)
+
+
+def _probe_of(
+    host: Host, config: ModelConfig, learned: Seen, base: Model | None, guide: Model | None
+) -> Probe:
+    """Return what else is measured: images that neither the run nor its models learn from."""
+    seen = np.union1d(learned, _seen_before(base, guide))
+    return Probe.of(host.probe, config.channels, host.probe_by, seen)
 
 
 @dataclass(frozen=True)
@@ -221,42 +242,38 @@ class DataRead:
     Attributes:
         recipe: one that leads to its data
         splits: the images
-        mark: their fingerprint
+        contents: what is known of their contents
         started: whether the folder already contains this run; only the first process knows
         layer: what the weights of a segmenter are, and its linear layer
     """
 
     recipe: Recipe
     splits: Splits
-    mark: str
-    started: bool
+    contents: Contents
     layer: tuple[DenseClasses, dict[str, Tensor]] | None
+    started: bool = False
 
 
 def _read(
     recipe: Recipe,
     folder: RunFolder,
     resume: bool,
-    world: World,
     data: Sized | None,
     opened: OpenedData,
+    at_once: int,
 ) -> DataRead:
-    """Open the data of a run."""
-    check_packages(recipe)
-    started = world.first and folder.may_be_used(resume)
-    check_names(recipe, folder)
+    """Open the data of a run, and the linear layer of a segmenter that it starts from."""
     if resume and folder.started:
         recipe = folder.paths.reach(recipe)
     layer = None
     if recipe.pretext.task == "segment":
         layer = read_layer(recipe.start.weights or "task=segment without --from")
     like = layer[0] if layer else None
-    with named_if_slow(f"reading {recipe.data.data}", world.first):
-        recipe, splits, mark = find_again(
-            folder, recipe, "data", lambda each: opened_splits(each, data, opened, like),
-            resume and data is None,
-        )  # fmt: skip
-    return DataRead(recipe, splits, mark, started, layer)
+    recipe, splits, contents = find_again(
+        folder, recipe, "data", lambda each: opened_splits(each, data, opened, like, at_once),
+        lambda contents: is_same_data(folder, contents), resume and data is None,
+    )  # fmt: skip
+    return DataRead(recipe, splits, contents, layer)
 
 
 def with_fingerprint(model: Started) -> tuple[Started, str]:
@@ -292,9 +309,21 @@ def learning_from(recipe: Recipe, data: Given | None) -> tuple[Recipe, Sized | N
 
 
 def opened_splits(
-    recipe: Recipe, data: Sized | None, opened: OpenedData, like: MaskClasses | None
-) -> tuple[Splits, str]:
-    """Return the images of the recipe's data, or of what was given, and their fingerprint."""
+    recipe: Recipe,
+    data: Sized | None,
+    opened: OpenedData,
+    like: MaskClasses | None,
+    at_once: int,
+) -> tuple[Splits, Contents]:
+    """Return the images of the recipe's data, or of what was given, and their contents.
+
+    Args:
+        recipe: names the data
+        data: images in memory, in its place
+        opened: where the data may have been opened before
+        like: the classes of a segmenter
+        at_once: images of a data set with splits of its own that are read for it now
+    """
     options = recipe.data
     target = target_of(recipe)
     if target == "numbers":
@@ -310,7 +339,10 @@ def opened_splits(
         splits = partitioned(splits, options)
         if decides := recipe.chooses(len(splits.train)):
             splits = with_validation(splits, decides)
-    return splits, fingerprint(splits.whole or splits.train)
+    contents = Contents(splits.whole or splits.train, at_once)
+    if splits.whole is None and contents.is_at_hand:
+        splits = replace(splits, train=contents.source)
+    return splits, contents
 
 
 TARGETS: dict[str, TargetKind] = {

@@ -30,6 +30,7 @@ MAY_CHANGE: dict[str, tuple[str, ...]] = {
     "schedule": tuple(hints(Schedule)),
 }
 Content = TypeVar("Content")
+Mark = TypeVar("Mark")
 WITHOUT_EFFECT = ("allow_outside", "cache_data", "cache_gb")
 
 
@@ -71,18 +72,20 @@ def find_again(
     folder: RunFolder,
     recipe: Recipe,
     part: str,
-    read: Callable[[Recipe], tuple[Content, str]],
+    read: Callable[[Recipe], tuple[Content, Mark]],
+    agrees: Callable[[Mark], bool],
     resume: bool = True,
-) -> tuple[Recipe, Content, str]:
-    """Return a recipe that leads to what a run learns or starts from, that, and its fingerprint.
+) -> tuple[Recipe, Content, Mark]:
+    """Return a recipe that leads to what a run learns or starts from, that, and what marks it.
 
-    Of the places that the recorded paths lead to, it is the first with the fingerprint of the run.
+    Of the places that the recorded paths lead to, it is the first whose mark agrees with the run's.
 
     Args:
         folder: of the run
         recipe: as it is typed now
         part: of the recipe, whose paths are tried: `data` or `start`
-        read: opens them, and returns the fingerprint, too
+        read: opens them, and returns what marks it, too
+        agrees: whether that is as in the run
         resume: whether there may be a run, and its places are asked for
 
     Raises:
@@ -90,7 +93,6 @@ def find_again(
     """
     if not resume or not folder.started:
         return recipe, *read(recipe)
-    wanted = folder.fingerprint if part == "data" else folder.base
     name = PARTS[part][0]
     option = "DATA (data=)" if part == "data" else "--from (weights=)"
     then = getattr(getattr(recipe, part), name)
@@ -98,7 +100,7 @@ def find_again(
         (here, content, mark), _ = read_agreeing(
             folder.paths.ways(recipe, part),
             lambda each: (each, *read(each)),
-            lambda found: found[2] == wanted,
+            lambda found: agrees(found[2]),
         )
     except (DataError, WeightsError, HubError) as error:
         if is_there(then) or not folder.paths.is_place(name, then):
@@ -127,7 +129,7 @@ def differences(folder: RunFolder, recipe: Recipe) -> list[tuple[str, str, Any, 
 def check_same(
     folder: RunFolder,
     recipe: Recipe,
-    mark: str,
+    same_data: bool,
     origin: str = "",
     change: bool = False,
     guide: str = "",
@@ -137,7 +139,7 @@ def check_same(
     Args:
         folder: the run's
         recipe: as it is to go on
-        mark: fingerprint of the data
+        same_data: whether the data is that of the run
         origin: fingerprint of the weights that the run starts from
         change: whether those options may differ that can
         guide: fingerprint of the tokenizer or the teacher
@@ -148,7 +150,7 @@ def check_same(
     """
     place = folder.path
     other = "choose another --out"
-    known = {"data": folder.fingerprint == mark, "start": folder.base == origin}
+    known = {"data": same_data, "start": folder.base == origin}
     known |= dict.fromkeys(("pretext", "distill"), folder.guided_by == guide)
     for part, key, before, now in differences(folder, recipe):
         if key in PATHS and known[part]:  # it is there, wherever that is
@@ -170,7 +172,7 @@ def check_same(
         raise RunError(f"{what} has changed since {place} was started: {other}")
     if folder.guided_by != guide:
         raise RunError(f"the tokenizer or teacher has changed since {place} was started: {other}")
-    if folder.fingerprint != mark:
+    if not same_data:
         if recipe.data.data == IN_MEMORY:
             raise RunError(
                 f"{place} was started with other images: give the same ones with the same labels "

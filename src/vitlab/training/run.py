@@ -25,6 +25,7 @@ from vitlab.progress import named_if_slow
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.same_data import is_same_data
 from vitlab.training import screen, trial_steps
 from vitlab.training.budget import Pacer
 from vitlab.training.checkpoints import Saver
@@ -185,15 +186,22 @@ def _begin(task: Task, resume: bool, command: str) -> None:
             f"another process has trained in {folder.path} meanwhile: run the command again with "
             "--resume, or choose another --out"
         )
-    marks, guide = (task.fingerprint, task.base_fingerprint), task.guide_fingerprint
+    contents = task.contents
+    base = task.base_fingerprint
+    guide = task.guide_fingerprint
     with _withdrawn(task):
         if task.started:
             if not task.change:
                 task.hooks.check_same(folder)
-            check_same(folder, task.recipe, *marks, task.change, guide)
+            same_data = is_same_data(folder, contents)
+            check_same(folder, task.recipe, same_data, base, task.change, guide)
         else:
             folder.keep_duplicates(task.leaks)
-            folder.start(task.recipe, task.host, command, *marks, task.hooks.record(), guide)
+            code = task.hooks.record()
+            folder.start(
+                task.recipe, task.host, command, contents.fingerprint, base, code, guide,
+                mark=contents.mark,
+            )  # fmt: skip
         if task.guide is not None and not folder.guide.is_dir():
             save(task.guide, folder.guide)
         keep_start(task)

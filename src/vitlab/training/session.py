@@ -25,6 +25,7 @@ from vitlab.progress import Meter, terminal_width
 from vitlab.recipes.recipe import Decisions
 from vitlab.training.budget import USEFUL, Outlook, Pacer
 from vitlab.training.checkpoints import Saver
+from vitlab.training.contents_pass import PATIENT, ContentsPass
 from vitlab.training.first_state import first_state
 from vitlab.training.guard import Figures
 from vitlab.training.observer import Observer
@@ -92,6 +93,8 @@ class Session:
         self.pacer.ahead = 0.0
         if self.pacer.head_alone and self.has_start:
             self.leave_head()
+        patience = None if self.world.size == 1 else PATIENT * task.host.timeout
+        self.reading = ContentsPass(task.contents, self.folder, patience)
 
     def run(self) -> None:
         """Train to the end, or until asked to stop.
@@ -109,8 +112,12 @@ class Session:
         with self.trainer.engine.no_more_compiling(), deaths_reported_late():
             try:
                 self.take_steps()
+                if self.world.first:
+                    self.world.say(*self.reading.finish(self.has_epoch))
             except (WorkerDiedError, SourceError) as error:  # between two steps
                 raise self.without_images(error) from error
+            finally:
+                self.reading.close()
         self.rollback.check(self.decisions, self.plan)
         if self.has_start and self.decisions.plan and self.state.step < USEFUL:
             self.return_to_start()
@@ -163,6 +170,8 @@ class Session:
                 meter.say(line)
             self.save_or_stop()
             self.cut_plan()
+            if self.world.first:
+                self.reading.follow(self.has_epoch)
             if self.done or self.goes_on_at > self.state.step:
                 return
         self.save_or_stop()  # no batch came: a stop was asked for meanwhile
@@ -188,6 +197,11 @@ class Session:
         self.state.best = Best(weights=first.evaluated.state_dict())
         self.state.ended = first.evaluated, first.head
         self.observer.forget()
+
+    @property
+    def has_epoch(self) -> bool:
+        """Whether every training image has been learned from once."""
+        return self.state.step >= int(self.plan.epoch)
 
     @property
     def done(self) -> bool:

@@ -225,7 +225,8 @@ def known_run(folder: RunFolder, mark: str, origin: str, recipe: Recipe) -> Run:
     Raises:
         RunError: it was started with others.
     """
-    check_same(folder, folder.paths.retype(folder.recipe, recipe), mark, origin)
+    recipe = folder.paths.retype(folder.recipe, recipe)
+    check_same(folder, recipe, folder.fingerprint == mark, origin)
     done = finished(folder, folder.result())
     assert done is not None
     return done

@@ -42,6 +42,7 @@ from vitlab.recipes.recipe import PROBE, Host, Recipe
 from vitlab.run_reports.report_run import report_run
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.same_data import is_same_data
 from vitlab.training.ending import needs_report, reported, saved_and_tested
 from vitlab.training.first_state import first_state
 from vitlab.training.from_weights import made_from
@@ -203,21 +204,24 @@ def _resume_probe(request: ProbeRequest, folder: RunFolder, device: torch.device
     """Return a probe that was begun, if weights and images are the same, wherever they lie now."""
     start = request.start
     images = request.images
+    at_once = request.host.effort.read_first
     recipe, _, origin = find_again(
         folder,
         request.recipe,
         "start",
         lambda each: with_fingerprint(headed(each, start)),
+        lambda mark: mark == folder.base,
         start is None,
     )
-    recipe, splits, mark = find_again(
+    recipe, splits, contents = find_again(
         folder,
         recipe,
         "data",
-        lambda each: opened_splits(each, images, OpenedData(), None),
+        lambda each: opened_splits(each, images, OpenedData(), None, at_once),
+        lambda contents: is_same_data(folder, contents),
         images is None,
     )
-    run = known_run(folder, mark, origin, recipe)
+    run = known_run(folder, contents.read(), origin, recipe)
     if not needs_report(folder, request.host):
         return Outcome(run, None, is_new=False)
     splits = applied(splits, folder.duplicates)
@@ -254,7 +258,7 @@ def _make_way(
     if start is not None:  # whose fingerprint is compared
         recipe = replace(recipe, start=before.start)
     recipe = folder.paths.as_recorded(replace(recipe, model=model))
-    check_same(folder, recipe, folder.fingerprint, folder.base)
+    check_same(folder, recipe, same_data=True, origin=folder.base)
     was = USUAL | folder.tables.get("head", {}).get("asked", asked)  # older runs did not keep it
     for key, now in asked.items():
         if was[key] != now:
@@ -372,7 +376,7 @@ def _begin(task: Task, command: str, head: dict[str, Any], found: FoundHead) -> 
     folder = task.folder
     folder.keep_duplicates(task.leaks)
     folder.start(
-        task.recipe, task.host, command, task.fingerprint, task.base_fingerprint, head=head
+        task.recipe, task.host, command, task.contents.read(), task.base_fingerprint, head=head
     )
     folder.continue_from(b"", 0)
     for each in found.tried:

@@ -30,7 +30,13 @@ from vitlab.weights.load import load
 
 Split = Literal["auto", "train", "validation", "test", "all"]
 Given = str | Path | Model
-SAME_DATA = ("data", "fingerprint", "held_out", "fold")  # which images a model learned from
+SAME_DATA = (
+    "data",
+    "fingerprint",
+    "data_files",
+    "held_out",
+    "fold",
+)  # which images a model learned from
 
 
 @public(models=Sequence)
@@ -202,7 +208,9 @@ def _common(about: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _same_images(about: list[dict[str, Any]]) -> bool:
-    known = all(each.get("fingerprint") for each in about)  # whatever the data is called
+    known = all(
+        each.get("fingerprint") or each.get("data_files") for each in about
+    )  # whatever the data is called
     keys = [key for key in SAME_DATA if key != "data" or not known]
     return all(each.get(key) == about[0].get(key) for each in about for key in keys)
 

@@ -31,8 +31,8 @@ RETIRED = {"class_blocks": 0, "stem_padding": 0, "talking_heads": False}
 """Fields that earlier versions wrote, each with the one value that still has a model."""
 
 TRAINING: dict[str, Any] = {  # the types of what evaluations read of a provenance
-    "data": str, "fingerprint": str, "fold": str, "held_out": float, "validation": float,
-    "multi_label": bool, "moved": dict,
+    "data": str, "fingerprint": str, "data_files": str, "fold": str, "held_out": float,
+    "validation": float, "multi_label": bool, "moved": dict,
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ Nothing is copied: an image is decoded from the row group that has it, and the r
 are kept in memory. Files as `datasets`, pandas, Spark and `vitlab predict` write them.
 """
 
+import itertools
 import json
 import sys
 import threading
@@ -21,6 +22,7 @@ from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.images import Images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
+from vitlab.data.sources.containers import CellFileImage, Container
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.lists import open_path_rows
 from vitlab.data.sources.paths import Inside, read_image, reason
@@ -216,6 +218,15 @@ class ParquetImages:
             raise ImageError(f"{name}: {error}") from None
         return image_in_cell(cell, self.inside, name)
 
+    def containers(self) -> list[Container]:
+        """Return the files, each with the images in its rows."""
+        first_groups = np.searchsorted(self.files, np.arange(len(self.groups.files) + 1))
+        parts = itertools.pairwise(self.starts[first_groups].tolist())
+        return [
+            Container([file], slice(start, end), np.arange(end - start), self.groups.column)
+            for file, (start, end) in zip(self.groups.files, parts, strict=True)
+        ]
+
     def name(self, index: int) -> str:
         """Return the title and the row."""
         return f"{self.title} row {index}"
@@ -245,7 +256,7 @@ def image_in_cell(cell: Any, inside: Inside, name: str) -> EncodedImage:
             f"{name}: {path} is outside of {root}: name the folder of the images with "
             "--images, or pass --allow-outside if you trust the data"
         )
-    return EncodedImage(read_image(root / path, f"{name}: {path}"), name)
+    return CellFileImage(read_image(root / path, f"{name}: {path}"), name)
 
 
 def image_column(images: Sequence[str], binary: Sequence[str], title: str, asked: str) -> str:

@@ -9,10 +9,12 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.column_file import open_columns
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.errors import DataError, ImageError
 from vitlab.files import follow_links, read_bytes
@@ -75,6 +77,21 @@ class Names(Sequence[str]):
 
     text: NDArray[np.uint8]
     ends: NDArray[np.int64]
+    _file: list[Path] = field(default_factory=list, init=False, repr=False)  # that has them, too
+
+    def map_from(self, file: Path) -> None:
+        """Take the same names from a file of columns, which a spawned process is sent instead."""
+        columns = open_columns(file, check=False)
+        if columns is not None:
+            object.__setattr__(self, "text", columns["text"])
+            object.__setattr__(self, "ends", columns["ends"])
+            self._file[:] = [file]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send the path of a file that has the names, or, without one, the names."""
+        if self._file and open_columns(self._file[0], check=False) is not None:
+            return names_in, (self._file[0],)
+        return Names, (np.array(self.text), np.array(self.ends))
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Names":
@@ -97,6 +114,20 @@ class Names(Sequence[str]):
         place = range(len(self))[index]  # resolves negative indices, refuses those out of range
         start = self.ends[place - 1] if place else 0
         return os.fsdecode(self.text[start : self.ends[place]].tobytes())
+
+
+def names_in(file: Path) -> Names:
+    """Return the names in a file of columns.
+
+    Raises:
+        DataError: it is not there any more.
+    """
+    columns = open_columns(file, check=False)
+    if columns is None:
+        raise DataError(f"{file} was removed while it was used: try again")
+    names = Names(columns["text"], columns["ends"])
+    names.map_from(file)
+    return names
 
 
 @dataclass

@@ -5,8 +5,9 @@ shard is made in `tar_shards.py`.
 """
 
 import hashlib
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.hashes import digests
+from vitlab.data.sources.containers import Container
 from vitlab.data.sources.paths import Names, reason
 from vitlab.data.sources.remote import KeptParts, read_parts
 from vitlab.data.sources.urls import is_url
@@ -81,10 +83,46 @@ class Shards:
             raise ImageError(f"{name}: the shard is shorter than when it was indexed")
         return EncodedImage(data, name)
 
+    def containers(self) -> list[Container]:
+        """Return the local shards, each with its images, told apart by where they begin."""
+        bounds = np.searchsorted(self.shard, np.arange(len(self.places) + 1)).tolist()
+        parts = [slice(start, end) for start, end in itertools.pairwise(bounds)]
+        return [
+            Container([place], rows, self.offsets[rows])
+            for place, rows in zip(self.places, parts, strict=True)
+        ]
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the shards are on another machine."""
+        return is_url(self.places[0])
+
+    def excerpts(self, index: int) -> tuple[int, Callable[[int, int], bytes]]:
+        """Return the size of an image in a local shard, and what reads some bytes of it.
+
+        Raises:
+            ImageError: it is too large; or, when it is read, cannot be, or has fewer bytes.
+        """
+        name = self.name(index)
+        offset = int(self.offsets[index])
+        size = int(self.sizes[index])
+        place = self.places[self.shard[index]]
+        if size > MAX_BYTES:
+            raise ImageError(f"{name}: {size:,} bytes exceed the limit of {MAX_BYTES:,}")
+
+        def read(start: int, count: int) -> bytes:
+            with Path(place).open("rb", buffering=0) as file:
+                data = os.pread(file.fileno(), count, offset + start)
+            if len(data) != count:
+                raise ImageError(f"{name}: the shard is shorter than when it was indexed")
+            return data
+
+        return size, read
+
     def elsewhere(self) -> str:
         """Return a checksum of the state of shards on another machine; empty for local ones."""
         states = "\n".join(self.states)
-        return hashlib.sha256(states.encode()).hexdigest() if is_url(self.places[0]) else ""
+        return hashlib.sha256(states.encode()).hexdigest() if self.is_remote else ""
 
     def by_place(self) -> NDArray[np.uint64]:
         """Return 8 bytes for each image by the state of its shard and its place there, (n,)."""
@@ -98,7 +136,7 @@ class Shards:
         Raises:
             SourceError: another machine, which has them, did not give them.
         """
-        if not is_url(self.places[0]):
+        if not self.is_remote:
             return
         self._ahead.clear()
         own = np.unique(indices)

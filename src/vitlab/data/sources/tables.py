@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.exists import is_hub_data
 from vitlab.data.images import Images
 from vitlab.data.sources.cell_table import CellTable, check_known_columns, open_rows
+from vitlab.data.sources.containers import Container
 from vitlab.data.sources.hub_data import load_from_hub, unheard_datasets
 from vitlab.data.sources.lists import open_path_rows
 from vitlab.data.sources.parquet import image_column, image_in_cell
@@ -47,6 +50,13 @@ class Table:
         """
         cell = self.rows[index][self.column][0]  # not yet copied
         return image_in_cell(cell, self.inside, self.name(index))
+
+    def containers(self) -> list[Container]:
+        """Return the files that `datasets` has mapped, with all rows; none of rows in memory."""
+        files = [each["filename"] for each in self.rows.cache_files]
+        part = f"{self.column} {self.rows._fingerprint}"
+        count = len(self.rows)
+        return [Container(files, slice(0, count), np.arange(count), part)] if files else []
 
     def name(self, index: int) -> str:
         """Return the title and the row."""

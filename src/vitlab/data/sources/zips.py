@@ -27,6 +27,7 @@ from vitlab.data.decode.stored import StoredImage
 from vitlab.data.folder_names import is_system_name
 from vitlab.data.images import Images
 from vitlab.data.labels import Labels
+from vitlab.data.sources.containers import Container
 from vitlab.data.sources.file_tree import FileTree, Listing, add_folder, look_into
 from vitlab.data.sources.layouts import open_tree
 from vitlab.data.sources.lists import METADATA
@@ -221,6 +222,10 @@ class ZipImages:
         except (OSError, ValueError) as error:
             raise ImageError(f"{name}: {reason(error)}") from None
         return stored_file(data, name)
+
+    def containers(self) -> list[Container]:
+        """Return the zip, whose images are told apart by where they begin."""
+        return [Container([self.file], slice(0, len(self)), self.members.offsets)]
 
     def name(self, index: int) -> str:
         """Return the zip and the path in it."""

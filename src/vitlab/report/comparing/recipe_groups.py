@@ -163,7 +163,7 @@ def _identity(folder: RunFolder, recipe: Recipe, numbering: Iterable[str]) -> st
         options["--from"] = "a run" if named else run.base or options["--from"]
         for name in GUIDES:
             options[name] = options[name] and (run.guided_by or options[name])
-        data = run.fingerprint
+        data = run.data_checksum
         if (fold := learned.data.fold) and "--fold" in numbering:  # each has a fingerprint
             data = f"{fold.partition('/')[2]} of {_whole_place(learned.data.data)}"
         parts.append((options, data, run.code, run.tables.get("changes", [])))

@@ -147,7 +147,7 @@ def _contents(recipe: ComparedRecipe) -> bytes | None:
 def _identify_images(run: ComparedRun) -> Hashable:
     """Return what chooses the test images of a run."""
     if run.recipe is None:
-        return run.folder.fingerprint
+        return run.folder.data_checksum
     data = run.recipe.data
     share = (data.test_fraction, data.dev_share, data.split_column, data.group_column)
-    return run.folder.fingerprint, Path(data.data).name, data.fold, *share
+    return run.folder.data_checksum, Path(data.data).name, data.fold, *share

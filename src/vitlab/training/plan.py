@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.loading.order import Groups, steps
+from vitlab.data.loading.order import Groups, Order, steps
 from vitlab.data.sources.source import Source
 from vitlab.distributed.world import World
 from vitlab.models.config import ModelConfig
@@ -83,6 +83,7 @@ def batches_of(
         world: this process among those that share every batch
     """
     balanced = recipe.objective.balance == "sampling"
+    groups = Groups.of(np.asarray(source.labels.values)) if balanced else None
     return TrainingBatches(
         source,
         config,
@@ -91,7 +92,7 @@ def batches_of(
         recipe.batch,
         world.rank,
         world.size,
-        Groups.of(np.asarray(source.labels.values)) if balanced else None,
+        Order("listed", groups),
         views_of(recipe, config),
     )
 

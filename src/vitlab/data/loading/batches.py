@@ -16,7 +16,7 @@ from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import PlacedLabels
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.crops import center, copies_of, fitted_image, load_views
-from vitlab.data.loading.order import Groups, batch_samples, draws, own_part
+from vitlab.data.loading.order import Order, Stream, draws
 from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
 from vitlab.data.sources.ahead import read_ahead
@@ -41,8 +41,7 @@ class TrainingBatches(Dataset[Batch]):
         batch: images per batch
         rank: of this process
         processes: that share each batch
-        groups: the images of each class, to draw every class equally often; None: every image once
-            per epoch
+        order: of the images of an epoch
         views: the crops of each image in place of the one that `augment` asks for: the first of
             them are the batch's images
     """
@@ -54,19 +53,18 @@ class TrainingBatches(Dataset[Batch]):
     batch: int
     rank: int = 0
     processes: int = 1
-    groups: Groups | None = None
+    order: Order = Order()
     views: tuple[View, ...] = ()
 
     def __getitem__(self, k: int) -> Batch:
         """Return batch k of the endless stream."""
-        samples = batch_samples(
-            self.seed, k, len(self.source), self.batch, self.augment.repeats, self.groups
-        )
-        samples = [samples[each] for each in own_part(len(samples), self.rank, self.processes)]
-        indices = [index for _, index, _ in samples]
+        images, repeats = len(self.source), self.augment.repeats
+        stream = Stream(self.seed, images, self.batch, repeats, self.order)
+        samples = stream.samples(k, self.rank, self.processes)
+        indices = samples.indices.tolist()
         views = self.views or (View(self.spec.size, (self.augment.area, 1.0), self.augment),)
         *ends, count = np.cumsum([view.draws for view in views]).tolist()
-        randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
+        randoms = draws(self.seed, samples, count)
         parts = np.split(randoms, ends, axis=1)
         labels = self.source.labels
         placed = labels if isinstance(labels, PlacedLabels) else None

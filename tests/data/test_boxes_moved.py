@@ -9,8 +9,8 @@ from PIL import Image
 
 from vitlab.data.augment.augment import augment
 from vitlab.data.box_labels import BoxLabels
-from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.settings import Augment
 from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.memory import Arrays

@@ -28,8 +28,9 @@ from vitlab import __main__ as entry
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.loading.order import ORDERS, Groups, Order, slice_of
+from vitlab.data.loading.order import ORDERS, Groups, Order
+from vitlab.data.loading.parts import slice_of
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.settings import Augment
 from vitlab.data.sources import memory
 from vitlab.distributed.launch import choose_device, joined, meet, read_environment

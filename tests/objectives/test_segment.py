@@ -10,7 +10,7 @@ from objectives.made import NO_LABELS
 from vitlab.data.augment.augment import augment
 from vitlab.data.labels import IGNORED
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.masks import MaskedImages, open_masks
 from vitlab.data.settings import Augment
 from vitlab.data.sources.source import Subset

@@ -15,7 +15,7 @@ from steps import each_step
 from training.kept import EACH, journal, killed, resumed, weights
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE

@@ -11,7 +11,7 @@ import vitlab
 from conftest import TINY
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE

@@ -141,6 +141,7 @@ class RunFolder:
         code: dict[str, str] | None = None,
         guide: str = "",
         head: dict[str, Any] | None = None,
+        order: str = "",
     ) -> None:
         """Write `run.toml`, which is what makes the folder a run's.
 
@@ -153,6 +154,7 @@ class RunFolder:
             code: names and digests of the user's own functions in the run
             guide: fingerprint of the tokenizer or the teacher; empty for none
             head: how the classifier was fitted, of a run that fits one to features
+            order: of the training images in an epoch, by name
 
         Raises:
             DiskError: the file cannot be written.
@@ -164,6 +166,7 @@ class RunFolder:
             "fingerprint": fingerprint,
             **({"base": base} if base else {}),
             **({"guide": guide} if guide else {}),
+            **({"order": order} if order else {}),
         }
         about = {"run": run, "versions": versions(), "host": host.as_table()}
         own = {"code": code, "head": head, "nearby": self._nearby(recipe, host.as_table())}
@@ -238,6 +241,11 @@ class RunFolder:
     def guided_by(self) -> str:
         """The fingerprint of the tokenizer or the teacher of the run; empty for none."""
         return self._known("guide")
+
+    @property
+    def order(self) -> str:
+        """The name of the order of the training images in an epoch; empty if none is named."""
+        return self._known("order")
 
     def _known(self, name: str) -> str:
         return str(self.tables.get("run", {}).get(name, ""))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.order import Groups, Order, steps
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.sources.source import Source
 from vitlab.distributed.world import World
 from vitlab.models.config import ModelConfig
@@ -72,7 +72,7 @@ def plan_for(
 
 
 def batches_of(
-    recipe: Recipe, source: Source, config: ModelConfig, world: World
+    recipe: Recipe, source: Source, config: ModelConfig, world: World, order: str
 ) -> TrainingBatches:
     """Return the batches that a recipe learns from, this process's share of each.
 
@@ -81,6 +81,7 @@ def batches_of(
         source: training images
         config: of the model
         world: this process among those that share every batch
+        order: of the images of an epoch, by name
     """
     balanced = recipe.objective.balance == "sampling"
     groups = Groups.of(np.asarray(source.labels.values)) if balanced else None
@@ -92,7 +93,7 @@ def batches_of(
         recipe.batch,
         world.rank,
         world.size,
-        Order("listed", groups),
+        Order(order, groups),
         views_of(recipe, config),
     )
 

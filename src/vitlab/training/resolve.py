@@ -24,6 +24,7 @@ from vitlab.data.holdout import (
     with_validation,
 )
 from vitlab.data.learning import OpenedData, splits_of
+from vitlab.data.loading.order import LISTED
 from vitlab.data.masks import mask_splits, open_masks
 from vitlab.data.sources.request import Given, Splits
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
@@ -53,7 +54,7 @@ from vitlab.runs.versions import processor
 from vitlab.training import tracking
 from vitlab.training.from_weights import check_guide, config_from, guide_of, guiding, starting_model
 from vitlab.training.own_code import NONE, Hooks
-from vitlab.training.resume import check_same, find_again
+from vitlab.training.resume import check_same, find_again, order_in
 from vitlab.weights.assembly import empty
 from vitlab.weights.identity import fingerprint as fingerprint_of
 from vitlab.weights.segmenter import read_layer
@@ -132,6 +133,11 @@ class Task:
         labels = self.splits.train.labels
         classes = len(self.splits.classes)
         return objective_of(self.recipe.objective, labels, classes, self.hooks.loss)
+
+    @property
+    def order(self) -> str:
+        """The order of the training images in an epoch: the run's own, else that of new runs."""
+        return order_in(self.folder) if self.started else LISTED
 
 
 def prepare(

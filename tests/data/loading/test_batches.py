@@ -13,8 +13,9 @@ from vitlab.data.augment.draws import draws_needed
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
+from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import loader
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.settings import Augment
 from vitlab.data.sources.image_files import LabeledFiles
 from vitlab.data.sources.memory import Arrays

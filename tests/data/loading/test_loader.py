@@ -21,9 +21,9 @@ from torch.utils.data import Dataset
 from conftest import photo, photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.cache import CachedImages, cached
 from vitlab.data.loading.loader import Upload, choose_workers, loader
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
 from vitlab.data.sources.image_files import LabeledFiles

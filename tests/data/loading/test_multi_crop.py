@@ -15,10 +15,10 @@ from vitlab.data.decode.crop_box import DRAWS
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.crops import load_views
 from vitlab.data.loading.loader import loader
 from vitlab.data.loading.order import Samples, draws
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.loading.views import View
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import passes

@@ -14,7 +14,8 @@ from vitlab.data.augment.draws import draws_needed
 from vitlab.data.augment.normalize import normalize
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
+from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import World

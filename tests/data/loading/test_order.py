@@ -17,9 +17,9 @@ from vitlab.data.loading.order import (
     balanced_order,
     draws,
     epoch_order,
-    own_part,
     steps,
 )
+from vitlab.data.loading.parts import own_part
 
 IMAGES, BATCH, SEED = st.integers(1, 50), st.integers(1, 70), st.integers(0, 2**62)
 KIND = st.sampled_from([*ORDERS])

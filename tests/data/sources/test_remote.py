@@ -22,8 +22,8 @@ from vitlab.data import identities as numbering
 from vitlab.data.duplicates.signatures import signatures
 from vitlab.data.identities import identities
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.open import open_images
 from vitlab.data.settings import Augment, Columns
 from vitlab.data.sources import remote

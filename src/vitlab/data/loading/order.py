@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import Integers
+from vitlab.data.loading.parts import own_part
 from vitlab.data.loading.permutation import derive_key, permute
 
+LISTED = "listed"  # of runs whose `run.toml` names none
 BALANCED = 2**40  # separates the orders within classes from those of epochs
 EPOCHS = 0  # the same of keys
 CLASSES = 1
@@ -61,7 +63,7 @@ class Order:
             per epoch
     """
 
-    kind: str = "listed"
+    kind: str = LISTED
     groups: Groups | None = None
 
 
@@ -103,7 +105,7 @@ class Stream:
     order: Order = Order()
 
     @property
-    def drawn(self) -> int:
+    def epoch_images(self) -> int:
         """How many images an epoch draws."""
         return -(-self.images // self.repeats)
 
@@ -114,34 +116,16 @@ class Stream:
         CutMix pair, are different images. Without groups, an image has been drawn before as often
         as there were epochs before.
         """
-        own = own_part(self.batch, rank, processes)
-        positions = np.arange(own.start, own.stop) + k * self.batch
+        part = own_part(self.batch, rank, processes)
+        positions = np.arange(part.start, part.stop) + k * self.batch
         if self.repeats > 1:
-            every = np.arange(k * self.batch, (k + 1) * self.batch)
-            copies = every % self.images % self.repeats
-            positions = every[np.argsort(copies, kind="stable")[own.start : own.stop]]
+            whole = np.arange(k * self.batch, (k + 1) * self.batch)
+            copies = whole % self.images % self.repeats
+            positions = whole[np.argsort(copies, kind="stable")[part.start : part.stop]]
         epochs, places = np.divmod(positions, self.images)
         places, copies = np.divmod(places, self.repeats)
         rounds, indices = ORDERS[self.order.kind](self, epochs, places)
         return Samples(rounds, indices, copies)
-
-
-def slice_of(count: int, rank: int, size: int) -> range:
-    """Return which of `count` images process `rank` of `size` gets; shares differ by one at most.
-
-    The shares of all processes, concatenated, are all images in their order.
-    """
-    return range(count * rank // size, count * (rank + 1) // size)
-
-
-def own_part(count: int, rank: int, size: int) -> range:
-    """Return which of a batch's `count` images process `rank` of `size` learns from.
-
-    Pairs, which Mixup and CutMix mix, stay together, unless a process would then have none.
-    """
-    each = 2 if count >= 2 * size else 1
-    pairs = slice_of(-(-count // each), rank, size)
-    return range(pairs.start * each, min(pairs.stop * each, count))
 
 
 # The ways to order an epoch: functions of the stream, epochs and the places in them, (n,) each,
@@ -149,7 +133,7 @@ def own_part(count: int, rank: int, size: int) -> range:
 
 
 def draw_listed(stream: Stream, epochs: Integers, places: Integers) -> tuple[Integers, Integers]:
-    """Look images up in a list of the whole epoch, as all runs did whose `run.toml` has no order.
+    """Look images up in a list of the whole epoch, as all runs did whose `run.toml` names none.
 
     Every process holds the list.
     """
@@ -160,7 +144,7 @@ def draw_listed(stream: Stream, epochs: Integers, places: Integers) -> tuple[Int
         if stream.order.groups is None:
             indices[now] = epoch_order(stream.seed, epoch, stream.images)[places[now]]
         else:
-            drawn = balanced_order(stream.seed, epoch, stream.drawn, stream.order.groups)
+            drawn = balanced_order(stream.seed, epoch, stream.epoch_images, stream.order.groups)
             rounds[now], indices[now] = drawn[places[now]].T
     return rounds, indices
 
@@ -205,7 +189,7 @@ def draw_keyed(stream: Stream, epochs: Integers, places: Integers) -> tuple[Inte
     groups = stream.order.groups
     if groups is None:
         return epochs, permute(keys, places, stream.images)
-    turns = epochs * stream.drawn + permute(keys, places, stream.drawn)
+    turns = epochs * stream.epoch_images + permute(keys, places, stream.epoch_images)
     turns, number = np.divmod(turns, len(groups.ends))
     sizes = groups.sizes[number]
     rounds, places = np.divmod(turns, sizes)
@@ -214,7 +198,7 @@ def draw_keyed(stream: Stream, epochs: Integers, places: Integers) -> tuple[Inte
 
 
 DrawOrder = Callable[[Stream, Integers, Integers], tuple[Integers, Integers]]
-ORDERS: dict[str, DrawOrder] = {"listed": draw_listed, "keyed": draw_keyed}
+ORDERS: dict[str, DrawOrder] = {LISTED: draw_listed, "keyed": draw_keyed}
 
 
 def draws(seed: int, samples: Samples, count: int) -> NDArray[np.float32]:

@@ -38,13 +38,13 @@ def permute(keys: Words, places: Integers, counts: int | Integers) -> Integers:
     """
     high = np.ceil(np.sqrt(counts)).astype(np.int64)
     low = -(-np.asarray(counts) // high)
-    given = [np.broadcast_to(each, places.shape) for each in (keys, high, low, counts)]
+    columns = [np.broadcast_to(column, places.shape) for column in (keys, high, low, counts)]
     result = places.astype(np.uint64)
     astray = np.arange(len(places))
     while len(astray):
-        own = [each[astray].astype(np.uint64, copy=False) for each in given]
-        result[astray] = _shift(result[astray], *own[:3])
-        astray = astray[result[astray] >= own[3]]
+        rows = [column[astray].astype(np.uint64, copy=False) for column in columns]
+        result[astray] = _shift(result[astray], rows[0], rows[1], rows[2])
+        astray = astray[result[astray] >= rows[3]]
     return result.astype(np.int64)
 
 

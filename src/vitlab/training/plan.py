@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitlab.data.loading.order import Groups, Order, steps
+from vitlab.data.loading.order import BY_SHARD, Groups, Order, steps
 from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.sources.source import Source
+from vitlab.data.sources.stretches import shard_ends
 from vitlab.distributed.world import World
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.pretext_tasks import views_of
@@ -93,7 +94,7 @@ def batches_of(
         recipe.batch,
         world.rank,
         world.size,
-        Order(order, groups),
+        Order(order, groups, shard_ends(source) if order == BY_SHARD else None),
         views_of(recipe, config),
     )
 

@@ -218,3 +218,40 @@ def test_equal_draws_depend_on_nothing_that_was_drawn_before(kind: str) -> None:
     orders = [[index for _, index, _ in epochs(5, 36, k)] for k in (0, 1)]
     assert orders[0] != orders[1]
     assert classes[orders[0]].tolist() != [0, 1, 2] * 12  # it is random
+
+
+shard_sizes = st.lists(st.integers(1, 2000), min_size=1, max_size=200)
+
+
+@settings(deadline=None, max_examples=30)
+@given(shard_sizes, SEED, st.integers(1, 3000))
+def test_shards_come_one_after_the_other_with_every_image_once(
+    sizes: list[int], seed: int, batch: int
+) -> None:
+    ends = np.cumsum(sizes)
+    order = Order("shards", None, ends)
+    images = int(ends[-1])
+    epochs = [Stream(seed, images, images, 1, order).samples(k).indices for k in range(2)]
+    for epoch in epochs:
+        assert np.array_equal(np.sort(epoch), np.arange(images))
+        shard = np.searchsorted(ends, epoch, side="right")
+        places = np.argsort(shard, kind="stable")
+        first = places[np.r_[0, np.cumsum(sizes)[:-1]]]
+        last = places[np.cumsum(sizes) - 1]
+        window = max(2**13, 16 * images // len(sizes))
+        assert (last - first).max() < window + max(sizes)  # a shard is read in a part of the epoch
+    k = images // batch
+    both = np.concatenate(epochs)
+    part = Stream(seed, images, batch, 1, order).samples(k).indices
+    assert np.array_equal(part[: 2 * images - k * batch], both[k * batch : (k + 1) * batch])
+
+
+def test_images_of_many_shards_are_mixed() -> None:
+    ends = np.arange(1000, 101_000, 1000)
+    stream = Stream(3, 100_000, 100_000, 1, Order("shards", None, ends))
+    shards = [stream.samples(k).indices // 1000 for k in range(2)]
+    windows = [{*shards[0][begin : begin + 16_000].tolist()} for begin in range(0, 96_000, 16_000)]
+    assert [len(each) for each in windows] == [16] * 6
+    assert not {0, 1, 2, 3} <= windows[0]  # in no order of their numbers
+    assert all(len({*shards[0][begin : begin + 256].tolist()}) > 12 for begin in (0, 5000, 50_000))
+    assert not np.array_equal(*shards)

@@ -30,6 +30,7 @@ from vitlab.data.sources import remote
 from vitlab.data.sources.ahead import read_ahead
 from vitlab.data.sources.remote import KeptParts
 from vitlab.data.sources.source import Joined, Subset
+from vitlab.data.sources.stretches import is_far, shard_ends
 from vitlab.errors import DataError, DiskError, RefusedError, SourceError
 from vitlab.models.config import ViTConfig
 
@@ -257,6 +258,21 @@ def test_images_of_parts_are_read_together(server, shards) -> None:
     found = [both.image(each).content() for each in (0, 2, 3)]
     assert 0 < asked == len(server.requests)
     assert found == [whole.image(each).content() for each in (8, 6, 5)]
+
+
+def test_stretches_of_shards_are_known_of_parts_and_joins(shards) -> None:
+    whole = open_images(shards).every()
+    ends = shard_ends(whole)
+    assert ends is not None
+    assert ends.tolist() == [6, 12, 18, 24, 30, 36, 42, 48]
+    part = Subset(whole, np.array([0, 5, 6, 40, 41, 42]))
+    both = Joined((part, Subset(whole, np.array([40, 47]))))
+    assert shard_ends(part).tolist() == [2, 3, 5, 6]
+    assert shard_ends(both).tolist() == [2, 3, 5, 6, 7, 8]
+    assert is_far(both)
+    digits = open_images("digits").every()
+    assert shard_ends(Joined((whole, digits))) is None
+    assert not is_far(Joined((whole, digits)))
 
 
 @pytest.mark.parametrize(("s3", "workers"), [(False, 2), (True, 0)])

@@ -23,9 +23,15 @@ from vitlab.data.loading.parts import own_part
 from vitlab.data.loading.permutation import derive_key, permute
 
 LISTED = "listed"  # of runs whose `run.toml` names none
+KEYED = "keyed"
+BY_SHARD = "shards"
 BALANCED = 2**40  # separates the orders within classes from those of epochs
 EPOCHS = 0  # the same of keys
 CLASSES = 1
+SHARDS = 2
+WINDOWS = 3
+TOGETHER = 16  # shards of usual size, whose images are shuffled together,
+LEAST = 2**13  # or so many images
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +67,13 @@ class Order:
         kind: a name in `ORDERS`
         groups: the images of each class, to draw every class equally often; None: every image once
             per epoch
+        shards: where each shard ends whose images are to come together, (shards,); None: there are
+            no shards
     """
 
     kind: str = LISTED
     groups: Groups | None = None
+    shards: Integers | None = None
 
 
 @dataclass(frozen=True)
@@ -197,8 +206,67 @@ def draw_keyed(stream: Stream, epochs: Integers, places: Integers) -> tuple[Inte
     return rounds, groups.members[groups.ends[number] - sizes + members]
 
 
+@dataclass(frozen=True)
+class ShardLayout:
+    """The shards of an epoch in their order, and the windows of neighbors that are shuffled.
+
+    Attributes:
+        firsts: the first image of each shard, (shards,)
+        starts: at which place of the epoch the images of each begin, (shards,)
+        windows: at which place each window begins, (windows,)
+        sizes: images of each window, (windows,)
+    """
+
+    firsts: Integers
+    starts: Integers
+    windows: Integers
+    sizes: Integers
+
+
+@lru_cache(maxsize=2)
+def shard_layout(seed: int, epoch: int, images: int, order: Order) -> ShardLayout:
+    """Return the shards of an epoch in an order drawn from (seed, epoch).
+
+    A window begins with the first shard beyond each multiple of as many images as `TOGETHER` shards
+    have on average.
+    """
+    ends = np.array([images]) if order.shards is None else order.shards
+    sizes = np.diff(ends, prepend=0)
+    sequence = permute(derive_key(seed, SHARDS, epoch), np.arange(len(ends)), len(ends))
+    starts = np.cumsum(sizes[sequence]) - sizes[sequence]
+    length = max(LEAST, TOGETHER * images // len(ends))
+    windows = starts[np.flatnonzero(np.diff(starts // length, prepend=-1))]
+    return ShardLayout((ends - sizes)[sequence], starts, windows, np.diff(windows, append=images))
+
+
+def draw_by_shard(stream: Stream, epochs: Integers, places: Integers) -> tuple[Integers, Integers]:
+    """Shuffle the shards of an epoch, and the images of shards that follow one another.
+
+    So a shard is read from its begin to its end, in a part of the epoch: many images lie on another
+    machine, which is asked for few long parts rather than for each image. What is held are the ends
+    of shards. Where classes are drawn equally often, every image may come next: as `draw_keyed`.
+    """
+    if stream.order.groups is not None:
+        return draw_keyed(stream, epochs, places)
+    indices = np.empty_like(places)
+    for epoch in np.unique(epochs).tolist():
+        now = epochs == epoch
+        layout = shard_layout(stream.seed, epoch, stream.images, stream.order)
+        window = np.searchsorted(layout.windows, places[now], side="right") - 1
+        keys = derive_key(stream.seed, WINDOWS, epoch, window)
+        begin = layout.windows[window]
+        place = begin + permute(keys, places[now] - begin, layout.sizes[window])
+        shard = np.searchsorted(layout.starts, place, side="right") - 1
+        indices[now] = layout.firsts[shard] + place - layout.starts[shard]
+    return epochs, indices
+
+
 DrawOrder = Callable[[Stream, Integers, Integers], tuple[Integers, Integers]]
-ORDERS: dict[str, DrawOrder] = {LISTED: draw_listed, "keyed": draw_keyed}
+ORDERS: dict[str, DrawOrder] = {
+    LISTED: draw_listed,
+    KEYED: draw_keyed,
+    BY_SHARD: draw_by_shard,
+}
 
 
 def draws(seed: int, samples: Samples, count: int) -> NDArray[np.float32]:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import Integers
 from vitlab.data.sources.source import Joined, Source, Subset, Wrapped
+from vitlab.data.sources.urls import is_url
 
 
 @runtime_checkable
@@ -14,13 +15,12 @@ class InShards(Protocol):
     """Images in shards.
 
     Attributes:
+        places: of the shards, all on this machine or on another one
         shard: the one that each image is in, (n,)
     """
 
+    places: tuple[str, ...]
     shard: NDArray[np.int32]
-
-    def elsewhere(self) -> str:
-        """Return a checksum of shards on another machine; empty for local ones."""
 
 
 def is_far(source: Source) -> bool:
@@ -31,7 +31,7 @@ def is_far(source: Source) -> bool:
         case Wrapped(whole=whole):
             return is_far(whole)
         case InShards():
-            return bool(source.elsewhere())
+            return is_url(source.places[0])
     return False
 
 

@@ -35,6 +35,7 @@ def test_a_resumed_run_has_the_order_that_its_file_names(
 ) -> None:
     """A file that names none is of a version that had listed orders alone."""
     stopped(3, RECIPE, tmp_path)
+    assert RunFolder(tmp_path).order == "keyed"  # of new runs
     name_order(tmp_path, named)
     images: dict[int, list[int]] = {}
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitlab.data.loading.order import BY_SHARD, Groups, Order, steps
+from vitlab.data.loading.order import BY_SHARD, KEYED, Groups, Order, steps
 from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.sources.source import Source
-from vitlab.data.sources.stretches import shard_ends
+from vitlab.data.sources.stretches import is_far, shard_ends
 from vitlab.distributed.world import World
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.pretext_tasks import views_of
@@ -70,6 +70,11 @@ def plan_for(
     every = evaluation_gap(recipe, epoch, total, held_out)
     evaluations = evaluation_steps(total, every)
     return RunPlan(recipe, epoch, total, max(1, longest // LINES), every, evaluations)
+
+
+def order_for(source: Source) -> str:
+    """Return the name of the order in which a new run gets the images of a source."""
+    return BY_SHARD if is_far(source) else KEYED
 
 
 def batches_of(

@@ -24,7 +24,6 @@ from vitlab.data.holdout import (
     with_validation,
 )
 from vitlab.data.learning import OpenedData, splits_of
-from vitlab.data.loading.order import LISTED
 from vitlab.data.masks import mask_splits, open_masks
 from vitlab.data.sources.request import Given, Splits
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
@@ -54,6 +53,7 @@ from vitlab.runs.versions import processor
 from vitlab.training import tracking
 from vitlab.training.from_weights import check_guide, config_from, guide_of, guiding, starting_model
 from vitlab.training.own_code import NONE, Hooks
+from vitlab.training.plan import order_for
 from vitlab.training.resume import check_same, find_again, order_in
 from vitlab.weights.assembly import empty
 from vitlab.weights.identity import fingerprint as fingerprint_of
@@ -137,7 +137,7 @@ class Task:
     @property
     def order(self) -> str:
         """The order of the training images in an epoch: the run's own, else that of new runs."""
-        return order_in(self.folder) if self.started else LISTED
+        return order_in(self.folder) if self.started else order_for(self.splits.train)
 
 
 def prepare(

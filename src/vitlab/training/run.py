@@ -192,7 +192,8 @@ def _begin(task: Task, resume: bool, command: str) -> None:
             check_same(folder, task.recipe, *marks, task.change, guide)
         else:
             folder.keep_duplicates(task.leaks)
-            folder.start(task.recipe, task.host, command, *marks, task.hooks.record(), guide)
+            code = task.hooks.record()
+            folder.start(task.recipe, task.host, command, *marks, code, guide, order=task.order)
         if task.guide is not None and not folder.guide.is_dir():
             save(task.guide, folder.guide)
         keep_start(task)

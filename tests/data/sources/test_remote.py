@@ -33,6 +33,7 @@ from vitlab.data.sources.source import Joined, Subset
 from vitlab.data.sources.stretches import is_far, shard_ends
 from vitlab.errors import DataError, DiskError, RefusedError, SourceError
 from vitlab.models.config import ViTConfig
+from vitlab.runs.run_folder import RunFolder
 
 pytest.importorskip("aiohttp")
 pytest.importorskip("s3fs")
@@ -369,6 +370,7 @@ def test_a_run_is_saved_and_goes_on_to_the_same_bits(server, shards, tmp_path, c
     assert status == 0, err
     files = [tmp_path / name / "model" / "model.safetensors" for name in ("calm", "run")]
     assert len({file.read_bytes() for file in files}) == 1
+    assert RunFolder(tmp_path / "run").order == "shards"
 
 
 # what is kept

@@ -71,7 +71,7 @@ class Order:
             no shards
     """
 
-    kind: str = LISTED
+    kind: str = KEYED
     groups: Groups | None = None
     shards: Integers | None = None
 
@@ -242,9 +242,9 @@ def shard_layout(seed: int, epoch: int, images: int, order: Order) -> ShardLayou
 def draw_by_shard(stream: Stream, epochs: Integers, places: Integers) -> tuple[Integers, Integers]:
     """Shuffle the shards of an epoch, and the images of shards that follow one another.
 
-    So a shard is read from its begin to its end, in a part of the epoch: many images lie on another
-    machine, which is asked for few long parts rather than for each image. What is held are the ends
-    of shards. Where classes are drawn equally often, every image may come next: as `draw_keyed`.
+    So a shard, which lies on another machine, is used in one part of the epoch. What is held are
+    the ends of shards. Where classes are drawn equally often, every image may come next: as
+    `draw_keyed`.
     """
     if stream.order.groups is not None:
         return draw_keyed(stream, epochs, places)

@@ -36,7 +36,7 @@ from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.decode.jpeg import Frame, frame_of
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
-from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.open import open_images
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment

@@ -1,6 +1,7 @@
 """Many processes on one run: the same result, whatever their number, and nothing lost."""
 
 import inspect
+import itertools
 import os
 import shutil
 import signal
@@ -26,8 +27,9 @@ from steps import asked_to_stop
 from vitlab import __main__ as entry
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.loading.order import Groups, slice_of
+from vitlab.data.loading.order import ORDERS, Groups, Order
+from vitlab.data.loading.parts import slice_of
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
 from vitlab.data.sources import memory
@@ -513,12 +515,14 @@ def test_slices_and_batches_of_all_processes_make_up_the_whole(photos: Path) -> 
     config = ViTConfig(width=16, heads=2, patch=4, image_size=(16, 24), classes=3)
     source = open_to_learn(str(photos)).train
     groups = Groups.of(source.target.values)  # as classes are drawn equally often
-    for size, balanced in ((1, None), (2, groups), (3, None), (7, None), (7, groups)):
+    cases = itertools.product(((1, None), (2, groups), (3, None), (7, None), (7, groups)), ORDERS)
+    for (size, balanced), kind in cases:
+        order = Order(kind, balanced)
         assert [i for rank in range(size) for i in slice_of(10, rank, size)] == list(range(10))
         for k in (0, 6):
             batches = partial(TrainingBatches, source, config, Augment(area=0.5), 3, 7)
-            parts = [batches(rank, size, balanced)[k] for rank in range(size)]
-            whole = batches(groups=balanced)[k]
+            parts = [batches(rank, size, order)[k] for rank in range(size)]
+            whole = batches(order=order)[k]
             for key in ("images", "labels", "draws", "indices"):
                 assert torch.equal(torch.cat([getattr(p, key) for p in parts]), getattr(whole, key))
 

@@ -22,7 +22,7 @@ from distributed.test_distributed import (
 from steady import PATIENCE
 from steps import each_step
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.order import batch_samples
+from vitlab.data.loading.order import Stream
 from vitlab.recipes.recipe import Host
 from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
@@ -88,7 +88,7 @@ def test_thirty_stops_with_other_worlds_between(tmp_path: Path) -> None:
     run(folder, **LONG)
     for step in range(STEPS):
         if step in seen:  # all processes lived to note it
-            want = [i for _, i, _ in batch_samples(0, step, IMAGES, 250)]
+            want = Stream(0, IMAGES, 250).samples(step).indices.tolist()
             assert sorted(seen[step]) == sorted(want)
     run(tmp_path / "alone", **LONG)
     ours, theirs = curve(folder), curve(tmp_path / "alone")

@@ -13,7 +13,7 @@ from places_opened import open_masks
 from vitlab.data.augment.augment import augment
 from vitlab.data.images import Images
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.settings import Augment
 from vitlab.data.target import IGNORED
 from vitlab.images import ImageSpec

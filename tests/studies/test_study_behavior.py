@@ -13,7 +13,7 @@ import vitlab
 from slow_clock import SlowClock
 from steps import each_step
 from studies.small import HOST, untimed
-from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.batch import Batch
 from vitlab.errors import DiskError, OptionError, RunError
 from vitlab.evaluation.statistics import detectable, seeds_to_see
 from vitlab.experiments import cells

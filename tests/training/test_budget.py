@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import vitlab
-from conftest import LIGHT
+from conftest import LIGHT, TINY
 from slow_clock import SlowClock, slowed
 from steps import each_step
-from training.kept import EACH, SMALLEST, journal, killed, resumed, weights
+from training.kept import EACH, journal, killed, resumed, weights
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import counted
@@ -29,7 +29,7 @@ from vitlab.training.state import RunState
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Interrupted, Stop
 
-QUICK = SMALLEST | {"epochs": 30, "batch": 32, "warmup": 3, "dropout": 0.1}
+QUICK = TINY | {"epochs": 30, "batch": 32, "warmup": 3, "dropout": 0.1}
 Ready = tuple[Trainer, RunState, Batch]
 
 
@@ -159,7 +159,7 @@ def test_a_budget_that_holds_no_useful_run_is_refused_with_what_works(
 ) -> None:
     """By a few images, however large the batch is; a shorter one, and a longer time, work."""
     clock = SlowClock(monkeypatch, 0.25)
-    recipe = vitlab.recipe("digits", **SMALLEST | {"batch": 128, "budget": "60s"})
+    recipe = vitlab.recipe("digits", **TINY | {"batch": 128, "budget": "60s"})
 
     def trained(name: str, **options: Any) -> vitlab.Run:
         own = recipe.changed(**options)
@@ -186,7 +186,7 @@ def test_the_head_alone_is_the_result_where_there_is_no_time_for_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is planned before anything is fitted, and has the figures of the head of a longer run."""
-    base = vitlab.create(SMALLEST["model"], 0, 8, channels=1, generator=torch.Generator())
+    base = vitlab.create(TINY["model"], 0, 8, channels=1, generator=torch.Generator())
     SlowClock(monkeypatch, 0.25)
     how: dict[str, Any] = {"batch": 32, "precision": "fp32"}
     how |= {"transform": slowed, "head_start": "probe"}
@@ -216,7 +216,7 @@ def test_the_head_alone_is_the_result_where_there_is_no_time_for_more(
 def test_a_run_that_turns_slow_before_ten_steps_leaves_the_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = vitlab.create(SMALLEST["model"], 0, 8, channels=1, generator=torch.Generator())
+    base = vitlab.create(TINY["model"], 0, 8, channels=1, generator=torch.Generator())
     clock = SlowClock(monkeypatch, 0.02)
 
     def slower(line: dict[str, Any]) -> None:
@@ -246,7 +246,7 @@ def test_how_long_a_run_takes_is_said_after_its_first_steps(
     """The first step, which warms up, is not counted; of a short run nothing is said."""
     for seconds, expected in ((0.1, 29 * 3.2), (0.005, 0.0)):
         SlowClock(monkeypatch, seconds)
-        recipe = vitlab.recipe("digits", **SMALLEST | {"batch": 32, "steps": 30})
+        recipe = vitlab.recipe("digits", **TINY | {"batch": 32, "steps": 30})
         vitlab.train(recipe, tmp_path / str(seconds), transform=slowed, host=LIGHT)
         said = re.findall(r"about (\d+) min (\d+) s to the end\n", capsys.readouterr().err)
         assert len(said) == (expected > 0)
@@ -261,7 +261,7 @@ def test_a_step_that_leaves_no_time_is_the_last_one(
     monkeypatch.setattr(Pacer, "late", property(lambda self: late[0]))
     monkeypatch.setattr(trial_steps, "LEAST", 0.1)
     how = {"batch": 64, "budget": "60s", "patience": 9}
-    recipe = vitlab.recipe("digits", **SMALLEST | how)
+    recipe = vitlab.recipe("digits", **TINY | how)
 
     def before(trainer: Trainer, state: RunState, batch: Batch) -> None:
         late[0] = state.step == 4
@@ -294,7 +294,7 @@ def network() -> Any:
 @pytest.fixture
 def ready() -> Ready:
     """A trainer, the state it starts from, and a batch of 32."""
-    recipe = vitlab.recipe("digits", **SMALLEST | {"batch": 32})
+    recipe = vitlab.recipe("digits", **TINY | {"batch": 32})
     model = network()
     state = RunState(model, None, build(model, recipe.optimizer))
     batch = TrainingBatches(open_to_learn("digits").train, model.config, Augment(), 0, 32)[0]

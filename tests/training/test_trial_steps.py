@@ -10,7 +10,7 @@ import torch
 import vitlab
 from conftest import TINY
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
 from vitlab.distributed.shares import counted
@@ -61,7 +61,7 @@ def test_a_state_is_restored_whatever_happens(
         with trial_steps.undone(state):
             trainer.step(state, batch, 0.1, 2)
             state.tally.seconds += 5
-            state.tally.bad.note("x")
+            state.tally.bad.append("x")
             state.best.compare(1, 0.5, 1.0, state.model)
             assert state.step == 2
             assert not torch.equal(

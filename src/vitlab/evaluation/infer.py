@@ -22,7 +22,7 @@ from vitlab.data.labels import Labels, kind_of, labels_of
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, deaths_explained, loader
-from vitlab.data.loading.order import slice_of
+from vitlab.data.loading.parts import slice_of
 from vitlab.data.target import Target
 from vitlab.device import autocast, behind, fetched
 from vitlab.distributed.world import ALONE, World

@@ -144,6 +144,7 @@ class RunFolder:
         guide: str = "",
         head: dict[str, Any] | None = None,
         mark: DataMark | None = None,
+        order: str = "",
     ) -> None:
         """Write `run.toml`, which is what makes the folder a run's.
 
@@ -158,6 +159,7 @@ class RunFolder:
             guide: fingerprint of the tokenizer or the teacher; empty for none
             head: how the classifier was fitted, of a run that fits one to features
             mark: of the data's files, which stands for contents that are not read
+            order: of the training images in an epoch, by name
 
         Raises:
             DiskError: the file cannot be written.
@@ -170,6 +172,7 @@ class RunFolder:
             **({} if mark is None else {"data_files": mark.files, "data_times": mark.times}),
             **({"base": base} if base else {}),
             **({"guide": guide} if guide else {}),
+            **({"order": order} if order else {}),
         }
         about = {"run": run, "versions": versions(), "host": host.as_table()}
         own = {"code": code, "head": head, "nearby": self._nearby(recipe, host.as_table())}
@@ -270,6 +273,11 @@ class RunFolder:
     def guided_by(self) -> str:
         """The fingerprint of the tokenizer or the teacher of the run; empty for none."""
         return self._known("guide")
+
+    @property
+    def order(self) -> str:
+        """The name of the order of the training images in an epoch; empty if none is named."""
+        return self._known("order")
 
     def _known(self, name: str) -> str:
         return str(self.tables.get("run", {}).get(name, ""))

@@ -149,7 +149,7 @@ def step_work(
     recipe = replace(recipe, batch=few)
     state = first_state(task, choose(host.device), ALONE)
     trainer = Trainer(state.model, recipe, objective=state.task or task.objective)
-    batch = batches_of(recipe, task.splits.train, task.config, ALONE)[0]
+    batch = batches_of(recipe, task.splits.train, task.config, ALONE, task.order)[0]
     # attention as plain products: a fused kernel may count what it computes anew, or be unknown
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         trainer.accumulate(counted(batch, ALONE), seed=0)

@@ -87,7 +87,7 @@ def reckon(task: Task, pacer: Pacer, world: World, device: torch.device) -> floa
 
     def batch_of(size: int) -> Batch:
         few = replace(recipe, batch=size)
-        return counted(upload(batches_of(few, source, config, world)[0]), world)
+        return counted(upload(batches_of(few, source, config, world, task.order)[0]), world)
 
     with forked_random(device), recomputed(trainer.engine.plain, task.host.checkpoint_activations):
         load, learn, timed = seconds_per_image(trainer, state, batch_of, SPAN)

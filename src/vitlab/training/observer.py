@@ -166,7 +166,7 @@ class Observer:
     ) -> Iterator[Batch]:
         """Yield images as they are learned, so many passes; of these views alone, if any."""
         recipe = replace(self.task.recipe, batch=self._at_once)
-        batches = batches_of(recipe, source, self.task.config, ALONE)
+        batches = batches_of(recipe, source, self.task.config, ALONE, self.task.order)
         batches = replace(batches, views=views or batches.views)
         workers = choose_workers(self.held_out, self.task.host.workers)
         with deaths_explained():

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from vitlab.data.images import Images
 from vitlab.data.labels import classes_of_images
-from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.loading.order import Groups, steps
+from vitlab.data.loading.order import Groups, Order, steps
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.distributed.world import World
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.pretext_tasks import views_of
@@ -71,7 +71,7 @@ def plan_for(
 
 
 def batches_of(
-    recipe: Recipe, source: Images, config: ModelConfig, world: World
+    recipe: Recipe, source: Images, config: ModelConfig, world: World, order: str
 ) -> TrainingBatches:
     """Return the batches that a recipe learns from, this process's share of each.
 
@@ -80,8 +80,10 @@ def batches_of(
         source: training images
         config: of the model
         world: this process among those that share every batch
+        order: of the images of an epoch, by name
     """
     balanced = recipe.objective.balance == "sampling"
+    groups = Groups.of(classes_of_images(source.target)) if balanced else None
     return TrainingBatches(
         source,
         config,
@@ -90,7 +92,7 @@ def batches_of(
         recipe.batch,
         world.rank,
         world.size,
-        Groups.of(classes_of_images(source.target)) if balanced else None,
+        Order(order, groups),
         views_of(recipe, config),
     )
 

@@ -23,6 +23,7 @@ from vitlab.data.holdout import (
     with_train_images,
     with_validation,
 )
+from vitlab.data.loading.order import KEYED
 from vitlab.data.number_columns import standardize
 from vitlab.data.open_splits import OpenedData, open_to_learn, with_identities
 from vitlab.data.sources.request import Given, MaskReading, TargetKind
@@ -55,7 +56,7 @@ from vitlab.runs.versions import processor
 from vitlab.training import tracking
 from vitlab.training.from_weights import check_guide, config_from, guide_of, guiding, starting_model
 from vitlab.training.own_code import NONE, Hooks
-from vitlab.training.resume import check_same, find_again
+from vitlab.training.resume import check_same, find_again, order_in
 from vitlab.weights.assembly import empty
 from vitlab.weights.identity import fingerprint as fingerprint_of
 from vitlab.weights.segmenter import read_layer
@@ -138,6 +139,11 @@ class Task:
         labels = self.splits.train.target
         classes = len(self.splits.classes)
         return objective_of(self.recipe.objective, labels, classes, self.hooks.loss)
+
+    @property
+    def order(self) -> str:
+        """The order of the training images in an epoch: the run's own, else that of new runs."""
+        return order_in(self.folder) if self.started else KEYED
 
 
 def prepare(

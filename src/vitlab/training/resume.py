@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vitlab.data.exists import IN_MEMORY
+from vitlab.data.loading.order import LISTED, ORDERS
 from vitlab.data.settings import Augment
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, HubError, RunError, WeightsError
@@ -114,6 +115,21 @@ def find_again(
     return here, content, mark
 
 
+def order_in(folder: RunFolder) -> str:
+    """Return the order of the images of an epoch that a run has; of a file without one, the oldest.
+
+    Raises:
+        RunError: this version does not know it.
+    """
+    order = folder.order or LISTED
+    if order not in ORDERS:
+        raise RunError(
+            f"{folder.path} was started with the order {order} of images, which this version of "
+            "ViTLab does not know: pip install -U vitlab"
+        )
+    return order
+
+
 def differences(folder: RunFolder, recipe: Recipe) -> list[tuple[str, str, Any, Any]]:
     """Return table, option, value in the run and value now of each option that differs."""
     old = folder.recipe.as_tables()
@@ -146,10 +162,11 @@ def check_same(
 
     Raises:
         RunError: an option has another value than in the run; the data or the weights that the run
-            started from have changed.
+            started from have changed; it has an order of images that is not known.
     """
     place = folder.path
     other = "choose another --out"
+    order_in(folder)
     known = {"data": same_data, "start": folder.base == origin}
     known |= dict.fromkeys(("pretext", "distill"), folder.guided_by == guide)
     for part, key, before, now in differences(folder, recipe):

@@ -200,7 +200,7 @@ def _begin(task: Task, resume: bool, command: str) -> None:
             code = task.hooks.record()
             folder.start(
                 task.recipe, task.host, command, contents.fingerprint, base, code, guide,
-                mark=contents.mark,
+                mark=contents.mark, order=task.order,
             )  # fmt: skip
         if task.guide is not None and not folder.guide.is_dir():
             save(task.guide, folder.guide)

@@ -224,7 +224,7 @@ class Session:
             WorkerDiedError: a data-loading worker died.
         """
         state, world, alone = self.state, self.world, self.world.size == 1
-        batches = batches_of(self.recipe, self.source, state.model.config, world)
+        batches = batches_of(self.recipe, self.source, state.model.config, world, self.task.order)
         upload = Upload(self.trainer.device)
         workers = choose_workers(self.source, self.task.host.workers, world.local_size)
         steps = range(state.step, last)

@@ -201,7 +201,7 @@ def _needed(session: Session, whole: int) -> tuple[float, float]:
     """
     recipe, trainer, source = session.recipe, session.trainer, session.source
     few = replace(recipe, batch=min(SAMPLE, recipe.batch))
-    batch = batches_of(few, source, trainer.model.config, ALONE)[0]
+    batch = batches_of(few, source, trainer.model.config, ALONE, session.task.order)[0]
     if not len(batch):  # every image is damaged
         return 0.0, 0.0
     fixed, each = _measured(trainer, session.state, batch)

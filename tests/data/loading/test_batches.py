@@ -13,8 +13,9 @@ from vitlab.data.augment.draws import draws_needed
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
+from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import loader
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
 from vitlab.data.sources.image_files import ImageFiles
@@ -82,7 +83,7 @@ def test_copies_of_an_image_are_cropped_and_varied_on_their_own(photos: Path) ->
         assert len(batch.labels[copies].unique()) == 1
 
 
-def jpegs(folder: Path) -> Images:
+def jpegs(folder: Path) -> ImageFiles:
     """Photos that are read in as many ways: reduced, turned, gray, damaged, cut off, odd."""
     exif = Image.Exif()
     exif[274] = 6
@@ -144,7 +145,7 @@ def test_evaluation_sees_every_image_once_in_order(photos: Path) -> None:
     batches_ = list(loader(whole, range(len(whole)), workers=0))
     assert [len(each) for each in batches_] == [5, 5, len(test) - 10]
     assert torch.cat([each.indices for each in batches_]).tolist() == list(range(len(test)))
-    assert torch.cat([each.labels for each in batches_]).tolist() == test.target.values.tolist()
+    assert torch.cat([each.labels for each in batches_]).tolist() == test.labels.values.tolist()
 
 
 def test_pixels_get_the_channels_the_model_wants() -> None:

@@ -14,10 +14,10 @@ from vitlab.data.augment.draws import draws_needed
 from vitlab.data.decode.crop_box import DRAWS
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.crops import load_views
 from vitlab.data.loading.loader import loader
-from vitlab.data.loading.order import draws
+from vitlab.data.loading.order import Samples, draws
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.loading.views import View
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
@@ -35,6 +35,12 @@ VIEWS = (LARGE, BLURRED, SMALL, SMALL)
 def batches(data: Path, views: tuple[View, ...] = VIEWS) -> TrainingBatches:
     source = open_to_learn(str(data)).train
     return TrainingBatches(source, SPEC, LARGE.augment, seed=3, batch=7, views=views)
+
+
+def first(count: int) -> Samples:
+    """The first images, in their own order, in the first epoch."""
+    none = np.zeros(count, np.int64)
+    return Samples(none, np.arange(count), none)
 
 
 def tensors(batch: Batch) -> list[Any]:
@@ -77,7 +83,7 @@ def test_a_first_view_is_the_crop_that_there_would_be_without_views(photos: Path
 
 
 def test_boxes_have_the_area_asked_for() -> None:
-    randoms = [draws(5, 0, index, SMALL.draws)[:DRAWS] for index in range(1000)]
+    randoms = draws(5, first(1000), SMALL.draws)[:, :DRAWS]
     boxes = np.array([SMALL.box(own)(375, 500) for own in randoms])
     shares = (boxes[:, 2:] - boxes[:, :2]).prod(1) / (375 * 500)
     assert 0.1 <= shares.min() < 0.11
@@ -90,7 +96,8 @@ def test_views_of_a_jpeg_are_those_of_its_pixels(scale: int) -> None:
     stream = BytesIO()
     photo(3, 120 * scale, 160 * scale).save(stream, "JPEG", quality=95)
     encoded = EncodedImage(stream.getvalue())
-    boxes = [view.box(draws(1, 0, place, DRAWS)) for place, view in enumerate(VIEWS)]
+    randoms = draws(1, first(len(VIEWS)), DRAWS)
+    boxes = [view.box(own) for view, own in zip(VIEWS, randoms, strict=True)]
     found = load_views(encoded, SPEC, VIEWS, boxes)
     whole = PixelImage(encoded.decode(3), "whole")
     for pixels, exact in zip(found, load_views(whole, SPEC, VIEWS, boxes), strict=True):

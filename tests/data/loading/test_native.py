@@ -7,18 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import photo
+import vitlab
+from conftest import LIGHT, photo
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.draws import draws_needed
 from vitlab.data.augment.normalize import normalize
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
+from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.open_splits import open_to_learn
-from vitlab.data.settings import Augment, Data
+from vitlab.data.settings import Augment
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import World
+from vitlab.errors import OptionError
 from vitlab.images import ImageSpec, native_size
-from vitlab.models.config import ViTConfig
+from vitlab.models.config import ViTConfig, config_of
 from vitlab.models.packed import Packed
 
 SHAPES = [(24, 32), (40, 20), (64, 9), (16, 16), (13, 57), (24, 32)]
@@ -106,6 +109,20 @@ def test_a_batch_of_damaged_images_alone_is_empty(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.png").write_bytes(b"no image")
         (tmp_path / name / "1.png").write_bytes(b"none")
-    source = open_to_learn(str(tmp_path), options=Data(test_fraction=0.5)).train
+    source = open_to_learn(str(tmp_path), 0.5).train
     batch = EvaluationBatches(source, CONFIG, 4)[0]
     assert (len(batch), len(patches(batch)), len(batch.bad)) == (0, 0, 2)
+
+
+def test_what_does_not_go_with_native_sizes_is_refused() -> None:
+    with pytest.raises(OptionError, match="tokens=100 applies only with fit=native"):
+        ImageSpec(tokens=100)
+    with pytest.raises(OptionError, match="positions=relative hold for one grid only"):
+        ViTConfig(fit="native", positions="relative")
+    with pytest.raises(OptionError, match="fit=native needs patches, which a ResNet does not have"):
+        config_of("BiT-R50x1", fit="native")
+    model = "ViT(width=16,depth=1,heads=2,mlp=16)/2"
+    recipe = vitlab.recipe("small", "digits", model=model, fit="native", mixup=0.2)
+    with pytest.raises(OptionError, match=r"mixup needs images of one size, .* set mixup=0"):
+        vitlab.train(recipe, "run", host=LIGHT)
+    assert not Path("run").exists()

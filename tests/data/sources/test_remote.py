@@ -22,8 +22,8 @@ from vitlab.data import identities as numbering
 from vitlab.data.duplicates.signatures import signatures
 from vitlab.data.identities import identities
 from vitlab.data.images import concat
-from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import loader
+from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.open import open_images
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment, Columns
@@ -31,6 +31,7 @@ from vitlab.data.sources import remote
 from vitlab.data.sources.remote import KeptParts
 from vitlab.errors import DataError, DiskError, RefusedError, SourceError
 from vitlab.models.config import ViTConfig
+from vitlab.runs.run_folder import RunFolder
 
 pytest.importorskip("aiohttp")
 pytest.importorskip("s3fs")
@@ -352,6 +353,7 @@ def test_a_run_is_saved_and_goes_on_to_the_same_bits(server, shards, tmp_path, c
     assert status == 0, err
     files = [tmp_path / name / "model" / "model.safetensors" for name in ("calm", "run")]
     assert len({file.read_bytes() for file in files}) == 1
+    assert RunFolder(tmp_path / "run").order == "shards"
 
 
 # what is kept

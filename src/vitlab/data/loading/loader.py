@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 
 from vitlab.data.images import Images
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import EvaluationBatches, TrainingBatches
+from vitlab.data.loading.by_number import Batches
 from vitlab.data.loading.handover import Carried, channel
 from vitlab.data.loading.handover import WorkerDiedError as WorkerDiedError
 from vitlab.errors import DataError, UserError
@@ -158,7 +158,6 @@ def loader(items: Dataset[T], order: Sequence[int], workers: int) -> "DataLoader
 
     On a machine with a GPU, batches come in pinned memory.
     """
-    batches = isinstance(items, TrainingBatches | EvaluationBatches)
     workers = min(workers, len(order))
     with warnings.catch_warnings():
         warnings.filterwarnings(
@@ -171,7 +170,7 @@ def loader(items: Dataset[T], order: Sequence[int], workers: int) -> "DataLoader
             num_workers=workers,
             collate_fn=_same,
             worker_init_fn=leave_signals_to_parent if workers else None,
-            pin_memory=batches and torch.cuda.is_available(),
+            pin_memory=isinstance(items, Batches) and torch.cuda.is_available(),
             generator=torch.Generator(),  # PyTorch's own generator would be advanced by its use
         )
 

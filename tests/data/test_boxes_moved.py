@@ -27,11 +27,11 @@ def test_boxes_in_a_crop_are_those_computed_by_hand() -> None:
                [1, 0.0, 0.0, 0.45, 0.4],  # center outside
                [2, 0.2, 0.4, 0.6, 0.6]]  # clipped  # fmt: skip
     labels = BoxTargets.of([objects, [[3, 0.1, 0.2, 0.4, 0.6]]], 4)
-    found = labels.inside(0, (64, 64), (200, 100), (25, 100, 75, 200))
+    found = labels.cropped(0, (25, 100, 75, 200), (64, 64), (200, 100))
     assert found[0].tolist() == [0, 0.5, 0, 1, 1]
     assert found[1].tolist() == pytest.approx([2, 0, 0, 0.7, 0.2])
     assert (found[:, 0] >= 0).sum() == 2
-    whole = labels.inside(1, (64, 64), (7, 9), (0, 0, 9, 7))
+    whole = labels.cropped(1, (0, 0, 9, 7), (64, 64), (7, 9))
     assert np.array_equal(whole, labels.boxes[1])
     turned = labels.mirrored(torch.from_numpy(whole[None]))
     assert turned[0, 0].tolist() == pytest.approx([3, 0.6, 0.2, 0.9, 0.6])

@@ -49,6 +49,19 @@ class Images:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Send rows that follow one another to worker processes as their first and last one."""
+        first = int(self.rows[0]) if len(self) else 0
+        follow = np.array_equal(self.rows, np.arange(first, first + len(self)))
+        rows = range(first, first + len(self)) if follow else self.rows
+        return vars(self) | {"rows": rows}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        rows = state["rows"]
+        if isinstance(rows, range):
+            rows = np.arange(rows.start, rows.stop)
+        vars(self).update(state | {"rows": rows})
+
     @property
     def in_memory(self) -> bool:
         """Whether the images are pixels in memory, so that no process is needed to decode them."""

@@ -145,7 +145,7 @@ def test_evaluation_sees_every_image_once_in_order(photos: Path) -> None:
     batches_ = list(loader(whole, range(len(whole)), workers=0))
     assert [len(each) for each in batches_] == [5, 5, len(test) - 10]
     assert torch.cat([each.indices for each in batches_]).tolist() == list(range(len(test)))
-    assert torch.cat([each.labels for each in batches_]).tolist() == test.labels.values.tolist()
+    assert torch.cat([each.labels for each in batches_]).tolist() == test.target.values.tolist()
 
 
 def test_pixels_get_the_channels_the_model_wants() -> None:

@@ -19,14 +19,15 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from conftest import photo, photo_folder
+from vitlab.data.images import Images
 from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.cache import CachedImages, cached
+from vitlab.data.loading.cache import CachedPixels, cached
 from vitlab.data.loading.loader import Upload, choose_workers, loader
 from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.open import open_images
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Augment
-from vitlab.data.sources.image_files import LabeledFiles
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.memory import digits
 from vitlab.data.summary import divided, input_shape
 from vitlab.errors import DataError
@@ -85,15 +86,15 @@ def test_data_that_no_worker_can_get_is_named_in_one_line() -> None:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> LabeledFiles:
-    source = open_to_learn(str(photo_folder(tmp_path / "p", {"a": 9, "b": 9}))).whole.whole
-    assert isinstance(source, LabeledFiles)
+def small(tmp_path: Path) -> Images:
+    source = open_to_learn(str(photo_folder(tmp_path / "p", {"a": 9, "b": 9}))).whole
+    assert isinstance(source.store, ImageFiles)
     return source
 
 
-def test_batches_are_the_same(small: LabeledFiles) -> None:
+def test_batches_are_the_same(small: Images) -> None:
     memory = cached(small, 3)
-    assert isinstance(memory, CachedImages)
+    assert isinstance(memory.store, CachedPixels)
     assert (memory.classes, len(memory)) == (small.classes, len(small))
     config = ViTConfig(width=8, heads=2, patch=8, image_size=16)
     options = Augment(area=0.3, flip=True)
@@ -106,9 +107,9 @@ def test_batches_are_the_same(small: LabeledFiles) -> None:
     assert memory.name(3) == small.name(3)
 
 
-def test_what_cannot_be_cached_stays_where_it_is(small: LabeledFiles, tmp_path: Path) -> None:
+def test_what_cannot_be_cached_stays_where_it_is(small: Images, tmp_path: Path) -> None:
     assert cached(digits(), 1) is not None
-    file = small.root / small.paths[4]
+    file = small.store.root / small.store.paths[4]
     whole = file.read_bytes()
     for content in (whole[: len(whole) // 2], None):
         if content is None:

@@ -16,7 +16,7 @@ from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.training_batches import TrainingBatches
 from vitlab.data.open_splits import open_to_learn
-from vitlab.data.settings import Augment
+from vitlab.data.settings import Augment, Data
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import World
 from vitlab.errors import OptionError
@@ -109,7 +109,7 @@ def test_a_batch_of_damaged_images_alone_is_empty(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.png").write_bytes(b"no image")
         (tmp_path / name / "1.png").write_bytes(b"none")
-    source = open_to_learn(str(tmp_path), 0.5).train
+    source = open_to_learn(str(tmp_path), options=Data(test_fraction=0.5)).train
     batch = EvaluationBatches(source, CONFIG, 4)[0]
     assert (len(batch), len(patches(batch)), len(batch.bad)) == (0, 0, 2)
 

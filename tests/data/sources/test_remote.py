@@ -353,7 +353,7 @@ def test_a_run_is_saved_and_goes_on_to_the_same_bits(server, shards, tmp_path, c
     assert status == 0, err
     files = [tmp_path / name / "model" / "model.safetensors" for name in ("calm", "run")]
     assert len({file.read_bytes() for file in files}) == 1
-    assert RunFolder(tmp_path / "run").order == "shards"
+    assert RunFolder(tmp_path / "run").order == "keyed"
 
 
 # what is kept

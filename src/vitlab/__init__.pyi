@@ -17,7 +17,7 @@ from vitlab import serve as serve
 from vitlab.client.client import AsyncClient as AsyncClient
 from vitlab.client.client import Client as Client
 from vitlab.data.duplicates.finding import duplicates as duplicates
-from vitlab.data.learning import OpenedData as OpenedData
+from vitlab.data.opened_data import OpenedData as OpenedData
 from vitlab.data.preprocess import preprocess as preprocess
 from vitlab.data.settings import Columns as Columns
 from vitlab.errors import UserError as UserError

@@ -297,7 +297,7 @@ def a_mask_outside(root: Path, large: bool) -> None:
 def opened(kind: str, root: Path) -> int:
     """Open a set, and use its first images; return how many are left."""
     from places_opened import open_boxes, open_masks
-    from vitlab.data.boxes import boxes_of
+    from vitlab.data.box_targets import boxes_of
     from vitlab.data.settings import Data
     from vitlab.errors import ImageError
 

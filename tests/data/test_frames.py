@@ -13,7 +13,7 @@ from pycocotools import mask as drawing
 from conftest import call
 from places_opened import open_boxes, open_masks
 from vitlab.data.annotated_images import find_annotated
-from vitlab.data.boxes import boxes_of
+from vitlab.data.box_targets import boxes_of
 from vitlab.data.decode.headers import BACK, turn
 from vitlab.data.frames import image_frames, place, read_frame, turn_shares, verdicts_of
 from vitlab.data.images import Images

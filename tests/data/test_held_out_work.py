@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from counted import Counted
-from vitlab.data.holdout import chances, chosen
+from vitlab.data.holdout import hash_uniform, stratified_holdout
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.memory import Arrays
@@ -21,7 +21,7 @@ def a_source(labels: Any, content: Any, classes: int) -> Images:
 
 def one_class_after_another(source: Images, fraction: float) -> Any:
     """The same choice as its description has it."""
-    chance, values = chances(source, "test"), source.target.strata
+    chance, values = hash_uniform(source, "test"), source.target.strata
     taken = chance < fraction
     classes = [np.flatnonzero(values == label) for label in np.unique(values)]
     for own in classes:
@@ -44,7 +44,7 @@ def test_the_images_are_those_of_one_class_after_another(
     content = generator.integers(0, max(2, images // 2), images).astype(np.uint64)  # with copies
     source = a_source(labels, content, classes)
     assert np.array_equal(
-        chosen(source, fraction, "test"), one_class_after_another(source, fraction)
+        stratified_holdout(source, fraction, "test"), one_class_after_another(source, fraction)
     )
 
 
@@ -54,5 +54,5 @@ def test_each_image_is_looked_at_a_few_times_however_many_classes_there_are() ->
     labels = np.arange(3000) % 1000
     source = a_source(labels.view(Counted), content.view(Counted), 1000)
     Counted.seen = 0
-    assert len(chosen(source, 0.2, "test")) > 1000
+    assert len(stratified_holdout(source, 0.2, "test")) > 1000
     assert Counted.seen < 40 * 3000

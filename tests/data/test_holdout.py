@@ -15,7 +15,7 @@ from scipy.stats import binom
 
 import vitlab
 from conftest import BRIEF
-from vitlab.data.holdout import chances, copies_together, fold_of, hold_out, moved
+from vitlab.data.holdout import apply_moves, copies_together, fold_of, hash_uniform, hold_out
 from vitlab.data.identities import identities
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
@@ -93,9 +93,9 @@ def test_shares_are_near_what_is_asked_for() -> None:
         Arrays(images[:500].reshape(1, 100, 80, 1).repeat(4, 3)), splits.test.target, ()
     )
     assert identities(large).tolist() == [1937754905564190418]  # a split of years ago is the same
-    assert chances(large, "test").tolist() == [0.3803874844632462]
-    taken = chances(splits.whole, "test")
-    assert abs(np.corrcoef(taken, chances(splits.whole, "folds"))[0, 1]) < 0.05
+    assert hash_uniform(large, "test").tolist() == [0.3803874844632462]
+    taken = hash_uniform(splits.whole, "test")
+    assert abs(np.corrcoef(taken, hash_uniform(splits.whole, "folds"))[0, 1]) < 0.05
 
 
 def test_a_fold_without_an_image_is_refused() -> None:
@@ -142,7 +142,7 @@ def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
     assert len(splits.test) % 5 == 0
     changed = copies_together(splits, [(0, len(splits.train))])  # of two groups, one on each side
     both = {part.group[0] for part in (splits.train, splits.test)}
-    after = moved(splits, changed)
+    after = apply_moves(splits, changed)
     sides = [{*part.group.tolist()} for part in (after.train, after.test)]
     assert not sides[0] & sides[1]
     assert both <= sides[0] or both <= sides[1]

@@ -41,7 +41,7 @@ def test_labels_index_the_sorted_classes_or_the_names() -> None:
 
 def test_numbers_are_drawn_whatever_they_are() -> None:
     labels = NumberTargets(np.arange(100.0)[:, None])
-    orders = [labels.nested(np.random.default_rng(seed)) for seed in range(5)]
+    orders = [labels.shuffle_evenly(np.random.default_rng(seed)) for seed in range(5)]
     assert {least for _, least in orders} == {1}
     assert len({int(order[0]) for order, _ in orders}) == 5
     assert sorted(orders[0][0]) == list(range(100))
@@ -49,7 +49,7 @@ def test_numbers_are_drawn_whatever_they_are() -> None:
 
 def test_every_beginning_of_the_nested_order_has_its_share_of_each_class() -> None:
     labels = SingleLabels(np.random.default_rng(1).permutation(np.repeat([0, 1, 3], [600, 90, 7])))
-    order, least = labels.nested(np.random.default_rng(0))
+    order, least = labels.shuffle_evenly(np.random.default_rng(0))
     assert least == 3
     assert sorted(order) == list(range(697))
     assert sorted(labels.take(order[:3]).values) == [0, 1, 3]
@@ -57,9 +57,9 @@ def test_every_beginning_of_the_nested_order_has_its_share_of_each_class() -> No
         found = labels.take(order[:count]).counts(4)
         for have, all_ in zip(found, labels.counts(4), strict=True):
             assert abs(have - count * all_ / 697) <= 1.5
-    again, _ = labels.nested(np.random.default_rng(0))
+    again, _ = labels.shuffle_evenly(np.random.default_rng(0))
     assert np.array_equal(again, order)
-    assert not np.array_equal(labels.nested(np.random.default_rng(1))[0], order)
+    assert not np.array_equal(labels.shuffle_evenly(np.random.default_rng(1))[0], order)
     inside = order[labels.values[order] == 0]
     assert not np.array_equal(inside, np.sort(inside))  # no image before others for its number
 
@@ -69,7 +69,7 @@ def test_several_labels_are_drawn_after_an_image_of_each_class() -> None:
     table[:, 0] = 1
     table[7, 1] = table[200, 1] = table[13, 3] = 1  # and nothing has class 2
     labels = MultiLabels.of_table(table)
-    order, least = labels.nested(np.random.default_rng(0))
+    order, least = labels.shuffle_evenly(np.random.default_rng(0))
     assert sorted(order) == list(range(300))
     assert least in (2, 3)
     assert labels.take(order[:least]).values.any(0).tolist() == [True, True, False, True]

@@ -9,11 +9,11 @@ import pytest
 
 import vitlab
 from conftest import BRIEF, LIGHT, TINY, photo, photo_folder
-from vitlab.data import open_splits as room
+from vitlab.data import opened_data as room
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.images import Images
 from vitlab.data.loading.cache import CachedPixels, cached
-from vitlab.data.open_splits import OpenedData
+from vitlab.data.opened_data import OpenedData
 from vitlab.data.settings import Data
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host

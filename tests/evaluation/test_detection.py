@@ -15,8 +15,8 @@ from PIL import Image
 import vitlab
 from conftest import SHOWN, call
 from places_opened import open_boxes
-from vitlab.data.box_targets import BoxTargets
-from vitlab.data.boxes import boxes_of, scenes
+from vitlab.data.box_targets import BoxTargets, boxes_of
+from vitlab.data.boxes import scenes
 from vitlab.data.settings import Data
 from vitlab.errors import DataError, WeightsError
 from vitlab.evaluation.average_precision import average_precision, box_figures

@@ -19,7 +19,8 @@ import vitlab
 from conftest import BRIEF, call
 from places_opened import open_targets
 from six_runs import PICTURES, run_in
-from vitlab.data.boxes import boxes_of, scenes
+from vitlab.data.box_targets import boxes_of
+from vitlab.data.boxes import scenes
 from vitlab.data.number_columns import numbers_of, standardize
 from vitlab.data.settings import Data
 from vitlab.effort import Effort

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vitlab.data.data_mark import MarkHash
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import StoredImage
+from vitlab.data.identifier import Identifier, Identities
+from vitlab.data.identities import find_identifier
 from vitlab.data.stores import Store, read_ahead_in
 from vitlab.data.target import Integers
 
@@ -67,3 +70,16 @@ class AlteredImage(StoredImage):
     def content(self) -> bytes:
         """Return the stored bytes."""
         return self.stored.content()
+
+
+def identify_altered(store: Altered, numbers: Integers) -> Identities:
+    """Return what identifies some images before they are altered, uint64 (n,)."""
+    return find_identifier(store.whole).identify(store.whole, numbers)
+
+
+def recall_altered(store: Altered, numbers: Integers, files: MarkHash) -> Identities | None:
+    """Return the same where all are remembered; else None."""
+    return find_identifier(store.whole).recall(store.whole, numbers, files)
+
+
+AS_STORED = Identifier(identify_altered, recall_altered)

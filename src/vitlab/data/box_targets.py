@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.decode.pixels import Box
+from vitlab.data.images import Images
 from vitlab.data.labels import MultiLabels
 from vitlab.data.target import Indices, Integers, SpatialTarget
 from vitlab.errors import DataError
@@ -72,9 +73,9 @@ class BoxTargets(SpatialTarget):
         """Count the images that have an object of each class."""
         return self.labels.counts(classes)
 
-    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
+    def shuffle_evenly(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order that begins with an object of each class."""
-        return self.labels.nested(generator)
+        return self.labels.shuffle_evenly(generator)
 
     def are_equal(self, one: int, other: int) -> bool:
         """Return whether two images have the same objects, in whatever order."""
@@ -153,3 +154,9 @@ class BoxTargets(SpatialTarget):
         """Return objects with left and right exchanged."""
         name, left, top, right, bottom = targets.unbind(-1)
         return torch.stack([name, 1 - right, top, 1 - left, bottom], -1)
+
+
+def boxes_of(images: Images) -> Boxes:
+    """Return the objects of images with boxes."""
+    assert isinstance(images.target, BoxTargets)
+    return images.target.boxes

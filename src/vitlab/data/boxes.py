@@ -33,10 +33,11 @@ from vitlab.data.annotations import (
     read_annotations,
     remark,
 )
-from vitlab.data.box_targets import Boxes, BoxTargets
+from vitlab.data.box_targets import BoxTargets, boxes_of
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.pixels import Pixels
+from vitlab.data.exists import SCENES
 from vitlab.data.frames import Placed, turn_shares
 from vitlab.data.images import Images
 from vitlab.data.number_targets import NumberTargets
@@ -50,7 +51,6 @@ from vitlab.data.sources.yolo import YoloData, read_yolo
 from vitlab.data.target import Classes, Integers
 from vitlab.errors import DataError, OptionError
 
-SCENES = "digit-scenes"
 SIDE, SMALL, LARGE, INK = 48, 10, 16, 32  # pixels: a scene, a digit; the gray where a digit begins
 DIGITS = (2, 6)  # least and most in a scene
 COUNTS = {"train": 20_000, "test": 1_000}
@@ -59,12 +59,6 @@ SLACK = 1.0  # pixels that a box may reach beyond its image unsaid: other people
 CROWD = (np.nan,) * 4
 LISTED = 4  # boxes that are described for a line, one more than it names
 Drawn = tuple[Pixels, tuple[int, int, int, int]]
-
-
-def boxes_of(source: Images) -> Boxes:
-    """Return the objects of a source of `open_boxes`."""
-    assert isinstance(source.target, BoxTargets)
-    return source.target.boxes
 
 
 # Digit scenes

@@ -10,7 +10,7 @@ import numpy as np
 
 from vitlab.data.data_mark import DataMark, MarkHash
 from vitlab.data.holdout import fingerprint
-from vitlab.data.identities import identified, recall_identities
+from vitlab.data.identities import recall_identities, with_content
 from vitlab.data.images import Images
 from vitlab.models.seen import Seen
 
@@ -91,7 +91,7 @@ class Contents:
     def learn(self) -> None:
         """Identify all images, and find their fingerprint, if it is not known."""
         if not self.is_at_hand:
-            self.source = identified(self.source)
+            self.source = with_content(self.source)
         self.read()
 
     def read(self) -> str:

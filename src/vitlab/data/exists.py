@@ -16,6 +16,7 @@ from vitlab.packages import check_installed
 from vitlab.places import exists
 
 IN_MEMORY = "in memory"
+SCENES = "digit-scenes"  # embedded, with boxes
 """What a recipe calls data in memory."""
 
 STDIN = "-"  # a list of paths on standard input

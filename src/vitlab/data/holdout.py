@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.hashes import number_of
-from vitlab.data.identities import NUMBERS, Identities, identified, identities
+from vitlab.data.identifier import Identities
+from vitlab.data.identities import NUMBERS, identities, with_content
 from vitlab.data.images import Images, concat, places_in
 from vitlab.data.settings import Data, part_of
 from vitlab.data.split_words import SPLIT_WORDS
@@ -29,7 +30,7 @@ SPLIT_SEED = 0  # the split belongs to the data: every run and every evaluation 
 VALIDATION_SHARE = 0.1  # of each class
 
 
-def chances(source: Images, purpose: str) -> NDArray[np.float64]:
+def hash_uniform(source: Images, purpose: str) -> NDArray[np.float64]:
     """Return the number between 0 and 1 that decides on each image for one purpose, (n,)."""
     found = source.group
     numbers = identities(source) if found is None else found
@@ -39,14 +40,14 @@ def chances(source: Images, purpose: str) -> NDArray[np.float64]:
     return (mixed ^ (mixed >> np.uint64(31))) / 2.0**64
 
 
-def chosen(source: Images, fraction: float, purpose: str) -> Integers:
+def stratified_holdout(source: Images, fraction: float, purpose: str) -> Integers:
     """Return the images that are held out: about `fraction` of each class, sorted.
 
     Where chance would take none of a class though `fraction` of it is at least half an image, or
     all of it, one is taken, or left: the one nearest to the threshold, with its copies or its
     group. Images with several labels, and groups, are taken as if all were of one class.
     """
-    chance = chances(source, purpose)
+    chance = hash_uniform(source, purpose)
     taken = chance < fraction
     values = source.target.strata * (source.group is None)
     by_class = np.argsort(values, kind="stable")
@@ -76,10 +77,10 @@ def hold_out(
 
     At least one image of each class stays in the training split.
     """
-    source = identified(source)
+    source = with_content(source)
     if source.target.tests_some:
         return split_off(source, hold_out_some(source, fraction, purpose), fraction, notes)
-    return split_off(source, chosen(source, fraction, purpose), fraction, notes)
+    return split_off(source, stratified_holdout(source, fraction, purpose), fraction, notes)
 
 
 def hold_out_some(source: Images, fraction: float, purpose: str) -> Integers:
@@ -90,7 +91,7 @@ def hold_out_some(source: Images, fraction: float, purpose: str) -> Integers:
     """
     if len(source) < 2:
         raise DataError(f"{source.name(0)} is the only image with a mask: give at least 2")
-    held_out = chosen(source, max(fraction, 1 / len(source)), purpose)
+    held_out = stratified_holdout(source, max(fraction, 1 / len(source)), purpose)
     if not len(held_out):
         alike = "copies" if source.group is None else "of one group"
         raise DataError(f"{source.name(0)} and all other images are {alike}: give others")
@@ -179,7 +180,7 @@ def with_train_images(splits: Splits, amount: float) -> Splits:
             f"there are only {whole:,} training images: choose a --train-images of at most "
             f"{whole}, not {count}"
         )
-    order, least = source.target.nested(np.random.default_rng(SPLIT_SEED))
+    order, least = source.target.shuffle_evenly(np.random.default_rng(SPLIT_SEED))
     if count < least:
         raise OptionError(
             f"train_images comes to {count:,}, too few to show every class: choose a "
@@ -189,7 +190,7 @@ def with_train_images(splits: Splits, amount: float) -> Splits:
     return replace(splits, train=source.take(np.sort(order[:count])), notes=[*splits.notes, note])
 
 
-def partitioned(splits: Splits, options: Data) -> Splits:
+def take_partition(splits: Splits, options: Data) -> Splits:
     """Return splits whose test images are the part of the training images that the options name.
 
     The part belongs to the data: it is the same for every recipe and seed. A validation split stays
@@ -227,8 +228,8 @@ def fold_of(splits: Splits, fold: str) -> Splits:
     source = splits.train if splits.whole is None else splits.whole
     if len(source) < parts:
         raise DataError(f"{len(source):,} images cannot be dealt out to {parts} folds")
-    source = identified(source)
-    dealt = (chances(source, "folds") * parts).astype(np.int64)
+    source = with_content(source)
+    dealt = (hash_uniform(source, "folds") * parts).astype(np.int64)
     test = np.flatnonzero(dealt == part - 1)
     if not 0 < len(test) < len(source):
         raise DataError(f"fold {fold} has {len(test)} of {len(source)} images: use fewer folds")
@@ -297,7 +298,7 @@ def _joined_by(
     return np.asarray(connected_components(links, directed=False)[1], np.int64)
 
 
-def moved(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
+def apply_moves(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
     """Return splits after images have changed sides, as `copies_together` says."""
     if not changed or splits.whole is None:
         return splits
@@ -315,7 +316,7 @@ def moved(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
     return replace(splits, **parts)
 
 
-def seen_by(splits: Splits, *, labeled: bool) -> Seen:
+def training_hashes(splits: Splits, *, labeled: bool) -> Seen:
     """Return the images that a run on these splits learns from, or decides by: `Model.seen`.
 
     Validation images that were held out of the training images count.

@@ -146,23 +146,23 @@ def concat(tables: Sequence[Images]) -> Images:
     """Return the rows of several tables, which have the same classes, one after the other."""
     if len(tables) == 1:
         return tables[0]
-    store, starts = join_stores([each.store for each in tables])
-    every: list[Any] = [each.target for each in tables]
-    target: Target = type(every[0]).concat(every)
+    store, starts = join_stores([table.store for table in tables])
+    targets: list[Any] = [table.target for table in tables]
+    target: Target = type(targets[0]).concat(targets)
     return Images(
         store,
-        np.concatenate([each.rows + start for each, start in zip(tables, starts, strict=True)]),
+        np.concatenate([table.rows + start for table, start in zip(tables, starts, strict=True)]),
         target,
         tables[0].classes,
-        _concat_column([each.group for each in tables]),
-        _concat_column([each.content for each in tables]),
+        _concat_column([table.group for table in tables]),
+        _concat_column([table.content for table in tables]),
     )
 
 
 def _concat_column(parts: Sequence[Hashes | None]) -> Hashes | None:
     """Return a column of several tables; None where one does not have it."""
-    known = [part for part in parts if part is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None
+    columns = [part for part in parts if part is not None]
+    return np.concatenate(columns) if len(columns) == len(parts) else None
 
 
 def places_in(part: Images, whole: Images) -> Integers:
@@ -175,6 +175,6 @@ def places_in(part: Images, whole: Images) -> Integers:
     if not len(whole):
         return np.full(len(part), -1)
     order = np.argsort(whole.rows, kind="stable")
-    found = np.searchsorted(whole.rows, rows, sorter=order)
-    places = order[np.minimum(found, len(order) - 1)]
+    ranks = np.searchsorted(whole.rows, rows, sorter=order)
+    places = order[np.minimum(ranks, len(order) - 1)]
     return np.where(whole.rows[places] == rows, places, -1)

@@ -23,6 +23,8 @@ from vitlab.data.chunks import read_in_chunks
 from vitlab.data.column_file import Column, open_columns, write_columns
 from vitlab.data.data_mark import MarkHash
 from vitlab.data.hashes import digest, number_of
+from vitlab.data.identifier import Identifier
+from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.paths import Names
 from vitlab.data.target import Integers
 from vitlab.files import follow_links
@@ -400,3 +402,16 @@ def hash_names(names: Sequence[bytes]) -> Hashes:
     sums = np.cumsum(values * FACTORS[places % len(FACTORS)], dtype=np.uint64)
     sums = np.concatenate([np.zeros(1, np.uint64), sums])
     return sums[ends] - sums[ends - lengths]
+
+
+def identify_store(store: ImageFiles, numbers: Integers) -> Hashes:
+    """Return what identifies some image files, uint64 (n,)."""
+    return identify_files(store.root, store.paths, numbers)
+
+
+def recall_store(store: ImageFiles, numbers: Integers, files: MarkHash) -> Hashes | None:
+    """Return what identifies some image files where all are remembered; else None."""
+    return recall_files(store.root, store.paths, numbers, files)
+
+
+FILES = Identifier(identify_store, recall_store)

@@ -88,7 +88,7 @@ class SingleLabels(Target):
         dealt[order] = np.arange(len(order)) % count
         return dealt
 
-    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
+    def shuffle_evenly(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order whose every beginning has its share of each class.
 
         Returns:
@@ -195,7 +195,7 @@ class MultiLabels(Target):
         """Return whether two images have the same classes."""
         return self.classes_of(one) == self.classes_of(other)
 
-    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
+    def shuffle_evenly(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order that begins with an image of each class.
 
         Returns:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitlab.data.decode.headers import complaints_are_errors, opened, turn
 from vitlab.data.decode.pixels import Box
+from vitlab.data.images import Images
 from vitlab.data.sources.paths import Names, read_image, some
 from vitlab.data.target import IGNORED, Indices, Integers, SpatialTarget
 from vitlab.errors import DataError, ImageError
@@ -190,6 +191,12 @@ class MaskTargets(SpatialTarget):
     def mirrored(targets: Tensor) -> Tensor:
         """Return classes of pixels with left and right exchanged."""
         return targets.flip(-1)
+
+
+def masks_of(images: Images) -> MaskTargets:
+    """Return the masks of images that have some."""
+    assert isinstance(images.target, MaskTargets)
+    return images.target
 
 
 def read_numbers(data: bytes, name: str) -> MaskNumbers:

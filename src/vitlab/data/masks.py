@@ -30,7 +30,7 @@ from vitlab.data.folder_names import MASK_LAYOUTS
 from vitlab.data.images import Images
 from vitlab.data.loading.loader import in_chunks
 from vitlab.data.mask_frames import place_masks
-from vitlab.data.mask_targets import MaskStore, MaskTargets
+from vitlab.data.mask_targets import MaskStore, MaskTargets, masks_of
 from vitlab.data.polygons import CROWD, Pairs, read_polygons
 from vitlab.data.settings import AnnotationFrame, Columns
 from vitlab.data.sources.cell_table import check_known_columns
@@ -51,12 +51,6 @@ from vitlab.progress import named_if_slow
 MOST = 1000  # classes
 NAMES_FILE = "classes.txt"
 FEW = 64  # masks that are read without processes
-
-
-def masks_of(images: Images) -> MaskTargets:
-    """Return the masks of images of `open_masks`."""
-    assert isinstance(images.target, MaskTargets)
-    return images.target
 
 
 def open_masks(request: Request) -> Found:

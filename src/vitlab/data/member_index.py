@@ -19,6 +19,7 @@ from vitlab.data.chunks import read_in_chunks
 from vitlab.data.column_file import open_columns, write_columns
 from vitlab.data.data_mark import MarkHash
 from vitlab.data.hashes import digest, number_of
+from vitlab.data.identifier import Identifier
 from vitlab.data.index import READING, RECENT, UNKNOWN, Hashes, hash_excerpt, remove_unused
 from vitlab.data.sources.containers import CellFileImage, Contained, Container
 from vitlab.data.sources.shards import Shards
@@ -166,3 +167,21 @@ class MemberReader:
         content = image.content()
         number = hash_excerpt(len(content), lambda start, size: content[start : start + size])
         return number, not isinstance(image, CellFileImage)
+
+
+def identify_others(store: Store, numbers: Integers) -> Hashes:
+    """Return what identifies some images of any store, uint64 (n,)."""
+    if store.in_memory:
+        return MemberReader(store)(numbers).identities
+    return identify_members(store, numbers)
+
+
+def recall_others(store: Store, numbers: Integers, files: MarkHash) -> Hashes | None:
+    """Return what identifies some images in archives and tables where all are remembered."""
+    if isinstance(store, Contained):
+        return recall_members(store, numbers, files)
+    files.is_whole = False
+    return None
+
+
+MEMBERS = Identifier(identify_others, recall_others)

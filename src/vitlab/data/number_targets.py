@@ -73,7 +73,7 @@ class NumberTargets(Target):
         """Return whether two images have the same numbers."""
         return np.array_equal(self.values[one], self.values[other])
 
-    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
+    def shuffle_evenly(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order."""
         return generator.permutation(len(self)), 1
 

@@ -1,4 +1,4 @@
-"""Splits of opened data, to learn from and to be tested on; opened once for several runs.
+"""Splits of opened data, to learn from and to be tested on.
 
 Data has splits of its own, or a share of each class is held out for testing: always the same.
 """
@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitlab.data.holdout import chosen, in_splits
-from vitlab.data.identities import identified
+from vitlab.data.holdout import in_splits, stratified_holdout
+from vitlab.data.identities import with_content
 from vitlab.data.images import Images, concat
 from vitlab.data.labels import check_classes
-from vitlab.data.loading.cache import PixelCache, cached
 from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.paths import some
@@ -129,7 +128,7 @@ def _check_classes(splits: Splits, title: str) -> None:
 def with_identities(splits: Splits) -> Splits:
     """Return splits whose training images know their identities, where these cost nothing."""
     if splits.whole is None and splits.train.in_memory:  # files are read when it is decided how
-        return replace(splits, train=identified(splits.train))
+        return replace(splits, train=with_content(splits.train))
     return splits
 
 
@@ -188,8 +187,8 @@ def _tenth(whole: Images, notes: Sequence[str], share: float) -> Splits:
     """Hold images out whatever they show, always the same ones."""
     wanted = min(MOST, round(SHARE * len(whole))) if share == USUAL else round(share * len(whole))
     count = min(max(1, wanted), len(whole) - 1)
-    whole = identified(whole)
-    test = chosen(whole, count / max(1, len(whole)), "test")
+    whole = with_content(whole)
+    test = stratified_holdout(whole, count / max(1, len(whole)), "test")
     line = (
         f"{len(test):,} of {len(whole):,} images held out at random to measure the loss (always "
         "the same)"
@@ -215,51 +214,3 @@ def _check_readable(splits: Splits, title: str) -> None:
         f"none of {len(places)} images of {title} that were looked at can be read, such as "
         f"{complaint}: is this a folder of images?"
     )
-
-
-class OpenedData:
-    """Data opened once for several runs: `vitlab.train(..., opened=opened)`.
-
-    A run has the same images, fingerprint and bits as without it. What changes on the disk after it
-    was opened goes unnoticed; memory is held for as long as this object is.
-    """
-
-    def __init__(self) -> None:
-        self._splits: dict[tuple[TargetKind, Data, MaskReading | None], Splits] = {}
-        self._decoded: dict[tuple[int, int], PixelCache] = {}
-
-    def splits(
-        self, options: Data, target: TargetKind = "label", masks: MaskReading | None = None
-    ) -> Splits:
-        """Return all images of the data that the options name, opened now or before.
-
-        Args:
-            options: which data, and how to read it; which part of it a run uses plays no part
-            target: what is learned of each image
-            masks: how these are read
-
-        Raises:
-            DataError: the data cannot be used.
-        """
-        key = (
-            target,
-            replace(options, dev_share=0.0, fold="", train_images=0, drop_duplicates=False),
-            masks,
-        )
-        if key not in self._splits:
-            splits = open_to_learn(options.data, target, options, masks)
-            self._splits[key] = with_identities(splits)
-        return self._splits[key]
-
-    def cached(self, source: Images, channels: int) -> Images:
-        """Cache images as `loading.cache.cached`, without decoding any a second time.
-
-        Args:
-            source: images of `splits`, or a part of them
-            channels: that the model has
-        """
-        if source.in_memory:
-            return source
-        store = source.store
-        decoded = self._decoded.setdefault((id(store), channels), PixelCache(store, channels))
-        return decoded.part(source) or cached(source, channels)

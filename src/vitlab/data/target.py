@@ -71,7 +71,7 @@ class Target(ABC):
         """Return whether two images have the same target."""
 
     @abstractmethod
-    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
+    def shuffle_evenly(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order whose every beginning may be trained on.
 
         Returns:
@@ -122,6 +122,6 @@ class SpatialTarget(Target):
     def mirrored(targets: Tensor) -> Tensor:
         """Return the targets of a batch, (B, m, n), with left and right exchanged."""
 
-    def nested(self, generator: np.random.Generator) -> tuple[Integers, int]:
+    def shuffle_evenly(self, generator: np.random.Generator) -> tuple[Integers, int]:
         """Put the images into a random order."""
         return generator.permutation(len(self)), 1

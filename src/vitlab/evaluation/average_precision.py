@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from vitlab.data.box_geometry import overlap
-from vitlab.data.box_targets import Boxes
-from vitlab.data.boxes import boxes_of
+from vitlab.data.box_targets import Boxes, boxes_of
 from vitlab.data.images import Images
 from vitlab.data.open import open_images
 from vitlab.data.open_splits import split_opened

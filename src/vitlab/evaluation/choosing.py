@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from vitlab.data.contents import has_unidentified
-from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, moved
+from vitlab.data.holdout import apply_moves, fingerprint, fold_of, hold_out, learned
 from vitlab.data.images import Images
 from vitlab.data.labels import UnknownClassError
 from vitlab.data.open import open_images
@@ -157,7 +157,7 @@ def as_trained(model: Model, splits: Splits) -> Splits:
     changed = model.provenance.get("moved")
     if not changed or splits.whole is None or not _held_out(model, splits.whole):
         return splits
-    return moved(splits, changed)
+    return apply_moves(splits, changed)
 
 
 def _held_out(model: Model, whole: Images) -> bool:

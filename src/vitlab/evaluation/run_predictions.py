@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.contents import Contents
 from vitlab.data.hashes import digest
-from vitlab.data.holdout import moved, partitioned, with_validation
+from vitlab.data.holdout import apply_moves, take_partition, with_validation
 from vitlab.data.images import Images
 from vitlab.data.open_splits import open_to_learn, with_identities
 from vitlab.data.sources.urls import is_url
@@ -211,13 +211,13 @@ def reopened(folder: RunFolder) -> Splits:
     found = folder.duplicates or {}
 
     def open_splits(here: Recipe) -> Splits:
-        splits = partitioned(
+        splits = take_partition(
             with_identities(open_to_learn(here.data.data, options=here.data)), here.data
         )
         splits = replace(splits, test=splits.test.without(found.get("seen_test", ())))
         if here.chooses(len(splits.train)):
             splits = with_validation(splits)
-        return moved(splits, found.get("moved", {}))
+        return apply_moves(splits, found.get("moved", {}))
 
     splits, agrees = read_agreeing(
         folder.paths.ways(folder.recipe_here, "data"),

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import torch
 
-from vitlab.data.open_splits import OpenedData
+from vitlab.data.opened_data import OpenedData
 from vitlab.distributed.launch import joined, read_environment
 from vitlab.documents import read_json
 from vitlab.errors import DivergedError, OptionError, RunError, UserError

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from vitlab.data.open_splits import OpenedData
+from vitlab.data.opened_data import OpenedData
 from vitlab.data.sources.request import Given
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss

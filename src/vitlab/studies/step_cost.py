@@ -9,7 +9,7 @@ from typing import Any
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitlab.data.open_splits import OpenedData
+from vitlab.data.opened_data import OpenedData
 from vitlab.data.settings import Data
 from vitlab.device import choose
 from vitlab.distributed.shares import counted

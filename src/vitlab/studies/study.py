@@ -22,7 +22,7 @@ from typing import Any, Unpack
 
 import torch
 
-from vitlab.data.open_splits import OpenedData
+from vitlab.data.opened_data import OpenedData
 from vitlab.device import choose
 from vitlab.distributed.launch import read_environment
 from vitlab.errors import RunError, UserError

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from vitlab.data.contents import UNIDENTIFIED
-from vitlab.data.holdout import VALIDATION_SHARE, seen_by, with_train_images
+from vitlab.data.holdout import VALIDATION_SHARE, training_hashes, with_train_images
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.distributed.parallel import shard
@@ -146,7 +146,7 @@ def sign_late(model: Model, task: Task) -> None:
         return
     model.provenance.pop("data_files", None)
     model.provenance["fingerprint"] = task.contents.fingerprint
-    learned = seen_by(task.splits, labeled=task.recipe.pretext.labeled)
+    learned = training_hashes(task.splits, labeled=task.recipe.pretext.labeled)
     model.seen = np.union1d(learned, task.seen)
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.boxes import SCENES
 from vitlab.data.duplicates.finding import SMALL
+from vitlab.data.exists import SCENES
 from vitlab.data.images import Images
 from vitlab.data.splits import Splits
 from vitlab.errors import DataError

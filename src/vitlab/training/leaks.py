@@ -17,7 +17,7 @@ import numpy as np
 from vitlab.data.duplicates.finding import find
 from vitlab.data.duplicates.signatures import Signatures, signatures
 from vitlab.data.hashes import digest
-from vitlab.data.holdout import copies_together, learned, moved
+from vitlab.data.holdout import apply_moves, copies_together, learned
 from vitlab.data.identities import NUMBERS, identities
 from vitlab.data.images import Images
 from vitlab.data.splits import Splits
@@ -133,7 +133,7 @@ def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:
     splits = _unseen(splits, leaks)
     train = splits.train.without(leaks.train if leaks.dropped else ())
     notes = [*splits.notes, *describe_seen(leaks, count), *describe_leaks(splits, leaks)]
-    return moved(replace(splits, train=train, notes=notes), leaks.moved)
+    return apply_moves(replace(splits, train=train, notes=notes), leaks.moved)
 
 
 def _refuse(found: Leaks, splits: Splits, drop: bool) -> None:

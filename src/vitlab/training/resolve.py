@@ -14,18 +14,19 @@ import numpy as np
 from torch import Tensor
 
 from vitlab import device as devices
-from vitlab.data.boxes import SCENES, boxes_of
+from vitlab.data.box_targets import boxes_of
 from vitlab.data.contents import Contents
-from vitlab.data.exists import IN_MEMORY
+from vitlab.data.exists import IN_MEMORY, SCENES
 from vitlab.data.holdout import (
-    partitioned,
-    seen_by,
+    take_partition,
+    training_hashes,
     with_train_images,
     with_validation,
 )
 from vitlab.data.loading.order import KEYED
 from vitlab.data.number_columns import standardize
-from vitlab.data.open_splits import OpenedData, open_to_learn, with_identities
+from vitlab.data.open_splits import open_to_learn, with_identities
+from vitlab.data.opened_data import OpenedData
 from vitlab.data.sources.request import Given, MaskReading, TargetKind
 from vitlab.data.splits import Splits
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
@@ -224,7 +225,7 @@ def prepare(
         told += reading.contents.remarks(recipe.data.data)
         probe = None
         if host.probe:
-            own = seen_by(splits, labeled=recipe.pretext.labeled)
+            own = training_hashes(splits, labeled=recipe.pretext.labeled)
             probe = _probe_of(host, config, own, base, guide)
         elif base is not None and not recipe.pretext.labeled:
             told.append(UNPROBED)
@@ -342,7 +343,7 @@ def opened_splits(
     if target == "boxes":
         check_queries(splits, recipe.pretext.object_queries)
     if recipe.pretext.labeled:
-        splits = partitioned(splits, options)
+        splits = take_partition(splits, options)
         if decides := recipe.chooses(len(splits.train)):
             splits = with_validation(splits, decides)
     contents = Contents(splits.whole or splits.train, at_once)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vitlab.data.loading.order import steps
-from vitlab.data.open_splits import OpenedData
+from vitlab.data.opened_data import OpenedData
 from vitlab.data.sources.request import Given
 from vitlab.device import forked_random, restart_peak
 from vitlab.distributed.launch import joined

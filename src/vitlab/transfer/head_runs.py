@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from vitlab import device as devices
-from vitlab.data.holdout import fingerprint, hold_out_some, seen_by
+from vitlab.data.holdout import fingerprint, hold_out_some, training_hashes
 from vitlab.data.images import Images
-from vitlab.data.masks import masks_of
+from vitlab.data.mask_targets import masks_of
 from vitlab.data.number_columns import standardize
 from vitlab.data.number_targets import NumberTargets
 from vitlab.data.open_splits import open_to_learn
@@ -128,7 +128,7 @@ def segment_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     known = masks_of(train).store.known
     head = found.head
     about = DenseClasses(known.classes, known.values, known.ignored, found.layers, how.scale)
-    learned = seen_by(Splits(train, test), labeled=True)
+    learned = training_hashes(Splits(train, test), labeled=True)
     model.seen = np.union1d(model.seen, learned)
     layer = PatchLayer(about, *map(torch.from_numpy, (head.weights, head.bias)))
     segmenter = Segmenter(model, layer)
@@ -178,7 +178,7 @@ def regress_by(request: ProbeRequest, folder: RunFolder) -> Outcome:
     with named_if_slow("fitting the regressor"):
         found = find_ridge(train, learn, choices, searched.folds)
     model = ending_after(base, found.choice, {})
-    model.seen = np.union1d(base.seen, seen_by(splits, labeled=True))
+    model.seen = np.union1d(base.seen, training_hashes(splits, labeled=True))
     model.provenance |= {
         "data": recipe.data.data, "fingerprint": marks[0],
         "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import torch
 
-from vitlab.data.open_splits import OpenedData
+from vitlab.data.opened_data import OpenedData
 from vitlab.data.settings import Data
 from vitlab.data.sources.request import Given
 from vitlab.device import restart_peak

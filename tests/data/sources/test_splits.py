@@ -15,7 +15,7 @@ from made_files import png
 from vitlab.data.holdout import (
     fingerprint,
     fold_of,
-    partitioned,
+    take_partition,
     with_train_images,
     with_validation,
 )
@@ -180,7 +180,7 @@ def test_parts_are_as_even_as_those_of_scikit_learn() -> None:
 
 def test_folds_of_unsplit_data_are_all_images_each_once(uneven: Path) -> None:
     whole = open_to_learn(str(uneven))
-    folds = [partitioned(whole, Data(data=str(uneven), fold=f"{n}/5")) for n in range(1, 6)]
+    folds = [take_partition(whole, Data(data=str(uneven), fold=f"{n}/5")) for n in range(1, 6)]
     tests = [names(fold.test) for fold in folds]
     assert set().union(*tests) == names(whole.whole)
     assert sum(map(len, tests)) == len(whole.whole) == 40
@@ -207,22 +207,22 @@ def test_folds_of_split_data_leave_the_test_images_alone(tmp_path: Path) -> None
 
 def test_a_share_of_the_training_images_takes_the_place_of_the_test_images(uneven: Path) -> None:
     splits = open_to_learn(str(uneven))
-    dev = partitioned(splits, Data(data=str(uneven), dev_share=0.25))
+    dev = take_partition(splits, Data(data=str(uneven), dev_share=0.25))
     assert all(dev.test.counts().values())
     assert len(dev.test) < len(dev.train)
     assert names(dev.train) | names(dev.test) == names(splits.train)
     assert not names(dev.test) & names(splits.test)
     assert f"{len(dev.test)} images; the test images play no part" in dev.notes[-1]
     validated = replace(splits, validation=splits.test)
-    assert partitioned(validated, Data(dev_share=0.25)).validation is splits.test
-    assert partitioned(splits, Data()) is splits
+    assert take_partition(validated, Data(dev_share=0.25)).validation is splits.test
+    assert take_partition(splits, Data()) is splits
 
 
 def test_the_dev_share_is_held_out_of_train_images(uneven: Path, tmp_path: Path) -> None:
     """Else a sweep would learn its rate from labels that the last run does not have."""
-    few = partitioned(open_to_learn(str(uneven)), Data(data=str(uneven), train_images=16))
+    few = take_partition(open_to_learn(str(uneven)), Data(data=str(uneven), train_images=16))
     assert len(few.train) == len(open_to_learn(str(uneven)).train)  # that is done later
-    dev = partitioned(open_to_learn(str(uneven)), Data(train_images=16, dev_share=0.25))
+    dev = take_partition(open_to_learn(str(uneven)), Data(train_images=16, dev_share=0.25))
     assert len(dev.train) + len(dev.test) == 16
     quick = TINY | {"steps": 1, "batch": 8, "train_images": 16}
     again = vitlab.recipe("small", str(uneven), **quick, dev_share=0.25)
@@ -237,7 +237,7 @@ def test_what_cannot_be_is_refused(uneven: Path) -> None:
     with pytest.raises(DataError, match="40 images cannot be dealt out to 41 folds"):
         fold_of(splits, "1/41")
     with pytest.raises(DataError, match=r"1.0% of each class is less than one image: choose a lar"):
-        partitioned(splits, Data(data="x", dev_share=0.01))
+        take_partition(splits, Data(data="x", dev_share=0.01))
 
 
 def test_a_fold_is_evaluated_on_its_own_images(tmp_path: Path, uneven: Path) -> None:

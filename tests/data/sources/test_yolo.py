@@ -9,7 +9,7 @@ from PIL import Image
 
 from conftest import call
 from places_opened import open_boxes
-from vitlab.data.boxes import boxes_of
+from vitlab.data.box_targets import boxes_of
 from vitlab.data.images import Images
 from vitlab.data.settings import Data
 from vitlab.data.sources.yolo import read_yolo

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.data.holdout import chances
+from vitlab.data.holdout import hash_uniform
 from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.number_targets import Numbers
@@ -144,7 +144,7 @@ def folds_of(source: Images, rows: Integers, y: Integers, count: int) -> Integer
     """
     count = min(count, len(rows))
     if source.group is not None:
-        dealt = (chances(source.take(rows), "folds") * count).astype(np.int64)
+        dealt = (hash_uniform(source.take(rows), "folds") * count).astype(np.int64)
     else:
         dealt = SingleLabels(y).parts(count, np.random.default_rng(0))
     if len(np.unique(dealt)) < 2:

@@ -12,6 +12,7 @@ from PIL import Image
 
 import vitlab
 from conftest import BRIEF
+from vitlab.data.images import Images
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.memory import Arrays
 from vitlab.data.splits import Splits
@@ -163,7 +164,7 @@ def many(train: int, test: int, side: int = 16) -> Splits:
     pixels[train : train + 10] = pixels[:10]
     pixels[train + 10 : train + 40] = pixels[10:40, :, ::-1]
     labels = SingleLabels(np.arange(train + test) % 2)
-    whole = Arrays(pixels, labels, ("a", "b"))
+    whole = Images.of(Arrays(pixels), labels, ("a", "b"))
     return Splits(whole.take(np.arange(train)), whole.take(np.arange(train, train + test)))
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitlab.data.data_mark import MarkHash
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.identifier import Identifier, Identities
 from vitlab.data.identities import find_identifier
+from vitlab.data.mark_hash import MarkHash
 from vitlab.data.stores import Store, read_ahead_in
 from vitlab.data.target import Integers
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitlab.data.data_mark import DataMark, MarkHash
+from vitlab.data.data_mark import DataMark
 from vitlab.data.holdout import fingerprint
 from vitlab.data.identities import recall_identities, with_content
 from vitlab.data.images import Images
+from vitlab.data.mark_hash import MarkHash
 from vitlab.models.seen import Seen
 
 UNIDENTIFIED = np.uint64(2)  # in `Model.seen`: the hash of no image

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.data_mark import MarkHash
+from vitlab.data.mark_hash import MarkHash
 from vitlab.data.target import Integers
 
 Identities = NDArray[np.uint64]

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from vitlab.by_name import load_object
-from vitlab.data.data_mark import MarkHash
 from vitlab.data.identifier import Identifier, Identities
 from vitlab.data.images import Images
+from vitlab.data.mark_hash import MarkHash
 from vitlab.data.stores import Store, Stores
 from vitlab.data.target import Integers
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from vitlab.data.chunks import read_in_chunks
 from vitlab.data.column_file import Column, open_columns, write_columns
-from vitlab.data.data_mark import MarkHash
 from vitlab.data.hashes import digest, number_of
 from vitlab.data.identifier import Identifier
+from vitlab.data.mark_hash import MarkHash
 from vitlab.data.sources.image_files import ImageFiles
 from vitlab.data.sources.paths import Names
 from vitlab.data.target import Integers

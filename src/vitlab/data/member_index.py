@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from vitlab.data.chunks import read_in_chunks
 from vitlab.data.column_file import open_columns, write_columns
-from vitlab.data.data_mark import MarkHash
 from vitlab.data.hashes import digest, number_of
 from vitlab.data.identifier import Identifier
 from vitlab.data.index import READING, RECENT, UNKNOWN, Hashes, hash_excerpt, remove_unused
+from vitlab.data.mark_hash import MarkHash
 from vitlab.data.sources.containers import CellFileImage, Contained, Container
 from vitlab.data.sources.shards import Shards
 from vitlab.data.stores import Store

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from vitlab.data.data_mark import MarkHash
 from vitlab.data.identifier import Identifier, Identities
+from vitlab.data.mark_hash import MarkHash
 from vitlab.data.member_index import MemberReader, identify_members, recall_members
 from vitlab.data.sources.remote import keep, read_kept
 from vitlab.data.sources.shards import Shards

@@ -32,7 +32,7 @@ IMAGES = 1000  # that the cost of a precision is measured on, at most
 
 
 @dataclass(frozen=True)
-class Target:
+class ExportTarget:
     """One kind of file, or of folder.
 
     Attributes:
@@ -59,8 +59,8 @@ class Target:
         return function
 
 
-TARGETS: dict[str, Target] = {
-    "onnx": Target(
+TARGETS: dict[str, ExportTarget] = {
+    "onnx": ExportTarget(
         "a file for ONNX Runtime and others, from raw images to class names, or a folder with this "
         "file and a script that checks it where it will run",
         ".onnx",
@@ -68,13 +68,13 @@ TARGETS: dict[str, Target] = {
         ("onnx", "onnxscript", "onnxruntime"),
         narrow=True,
     ),
-    "torch": Target(
+    "torch": ExportTarget(
         "a compiled package for PyTorch, from raw images to probabilities",
         ".pt2",
         "vitlab.graphs.torch_file:write",
         compiled=True,
     ),
-    "web": Target(
+    "web": ExportTarget(
         "a folder with a page that runs the model in a browser, without a server or a network",
         "",
         "vitlab.graphs.web_export:write",

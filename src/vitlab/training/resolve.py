@@ -183,10 +183,7 @@ def prepare(
     opened = OpenedData() if opened is None or data is not None else opened
 
     def read() -> DataRead:
-        """Open the data; refuse first what needs no image."""
-        check_packages(recipe)
         started = world.first and folder.may_be_used(resume)
-        check_names(recipe, folder)
         with named_if_slow(f"reading {recipe.data.data}", world.first):
             data_read = _read(recipe, folder, resume, data, opened, host.effort.read_first)
         return replace(data_read, started=started)
@@ -223,12 +220,10 @@ def prepare(
         elif resume:
             world.say(f"no run in {folder.path} yet: starting it")
         told += reading.contents.remarks(recipe.data.data)
-        probe = None
-        if host.probe:
-            own = training_hashes(splits, labeled=recipe.pretext.labeled)
-            probe = _probe_of(host, config, own, base, guide)
-        elif base is not None and not recipe.pretext.labeled:
-            told.append(UNPROBED)
+        labeled = recipe.pretext.labeled
+        seen = training_hashes(splits, labeled=labeled) if host.probe else NOTHING
+        probe = _probe_of(host, config, seen, base, guide)
+        told += [UNPROBED] if base is not None and not labeled and probe is None else []
         weights = base, origin, probe, hooks, change, guide, guided_by
         known = recipe, host, folder, splits, config, reading.contents, reading.started
         return Task(*known, *weights, opened, told, layer=reading.layer)
@@ -236,8 +231,10 @@ def prepare(
 
 def _probe_of(
     host: Host, config: ModelConfig, learned: Seen, base: Model | None, guide: Model | None
-) -> Probe:
+) -> Probe | None:
     """Return what else is measured: images that neither the run nor its models learn from."""
+    if not host.probe:
+        return None
     seen = np.union1d(learned, _seen_before(base, guide))
     return Probe.of(host.probe, config.channels, host.probe_by, seen)
 
@@ -270,6 +267,8 @@ def _read(
     at_once: int,
 ) -> DataRead:
     """Open the data of a run, and the linear layer of a segmenter that it starts from."""
+    check_packages(recipe)
+    check_names(recipe, folder)
     if resume and folder.started:
         recipe = folder.paths.reach(recipe)
     layer = None

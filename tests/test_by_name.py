@@ -16,6 +16,7 @@ from vitlab.by_name import load_object
 
 TABLES = {
     "command_table.py",
+    "data/decode/media.py",
     "data/identities.py",
     "data/open.py",
     "graphs/targets.py",

@@ -14,7 +14,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 import vitlab
-from vitlab.data.decode.crop_box import resized_box
+from vitlab.data.decode.resized_box import resized_box
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.models.model import Model
 from vitlab.serve.engine import Engine

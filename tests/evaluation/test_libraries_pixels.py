@@ -15,7 +15,7 @@ from PIL import Image
 
 import vitlab
 from oracles import peers
-from vitlab.data.decode.crop_box import resized_box
+from vitlab.data.decode.resized_box import resized_box
 from vitlab.data.decode.stored import PixelImage
 from vitlab.data.loading.crops import center, fitted_image
 from vitlab.images import ImageSpec

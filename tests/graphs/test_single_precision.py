@@ -7,8 +7,8 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from vitlab.data.decode.crop_box import resized_box
 from vitlab.data.decode.filters import filter_matrix
+from vitlab.data.decode.resized_box import resized_box
 from vitlab.graphs import onnx_file
 from vitlab.graphs.complete import traceable
 from vitlab.graphs.onnx_file import graphs_of

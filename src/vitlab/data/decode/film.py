@@ -226,3 +226,18 @@ def _fragment_samples(data: bytes) -> Iterator[int]:
             yield int.from_bytes(data[run + 8 : run + 12], "big")
             run = data.find(b"trun", run + 4, end)
         at = end
+
+
+def matroska_film(data: bytes, name: str) -> Film:
+    """Return a film in Matroska's container, or WebM's."""
+    return Film(data, name, "matroska")
+
+
+def avi_film(data: bytes, name: str) -> Film:
+    """Return a film in an AVI file."""
+    return Film(data, name, "avi")
+
+
+def mov_film(data: bytes, name: str) -> Film:
+    """Return a film in QuickTime's container, or MP4's."""
+    return Film(data, name, "mov")

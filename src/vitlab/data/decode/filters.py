@@ -7,7 +7,7 @@ of two parts of at most 11 bits, whose products with pixels are exact in float32
 import torch
 from torch import SymInt, Tensor
 
-from vitlab.data.decode.crop_box import Side
+from vitlab.data.decode.resized_box import Side
 from vitlab.images import ImageSpec
 
 SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}  # pixels on either side

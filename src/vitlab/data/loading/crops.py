@@ -9,8 +9,9 @@ from functools import partial
 import numpy as np
 
 from vitlab.data.decode.crop import crop_resize, cut_resize
-from vitlab.data.decode.crop_box import resized_box, whole_box
+from vitlab.data.decode.crop_box import whole_box
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
+from vitlab.data.decode.resized_box import resized_box
 from vitlab.data.decode.stored import EncodedImage, StoredImage
 from vitlab.data.images import Images
 from vitlab.data.loading.views import View

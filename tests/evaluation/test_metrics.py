@@ -252,7 +252,6 @@ def test_a_probability_that_is_not_a_number_is_never_right() -> None:
         (SingleLabels(np.array([0, -1, 5])), r"label -1 is out of range: .* \(2 of 3 labels are\)"),
         (SingleLabels(np.array([0, 1])), r"2 labels for predictions of 3 images"),
         (MultiLabels.of_table(np.ones((3, 4), np.uint8)), r"a table of 4 classes for a model of 3"),
-        (MultiLabels.of_table(np.full((3, 3), 2, np.uint8)), r"a table of labels holds 0 and 1"),
     ],
 )
 def test_labels_that_do_not_belong_are_refused_in_a_line(labels: Labels, message: str) -> None:

@@ -61,7 +61,7 @@ def test_a_state_is_restored_whatever_happens(
         with trial_steps.undone(state):
             trainer.step(state, batch, 0.1, 2)
             state.tally.seconds += 5
-            state.tally.bad.append("x")
+            state.tally.bad.note("x")
             state.best.compare(1, 0.5, 1.0, state.model)
             assert state.step == 2
             assert not torch.equal(

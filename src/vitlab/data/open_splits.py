@@ -19,6 +19,7 @@ from vitlab.data.sources.request import Given, MaskReading, TargetKind
 from vitlab.data.split_words import SPLIT_WORDS
 from vitlab.data.splits import ALL, Splits
 from vitlab.errors import DataError, OptionError
+from vitlab.values import check_names
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
 USUAL = Data().test_fraction  # another one is the user's own choice
@@ -73,6 +74,8 @@ def open_to_learn(
     options = options or Columns()
     if target == "numbers" and not options.label_column:
         raise OptionError("task=regress learns columns of numbers: name them, targets=age,height")
+    if target == "numbers":
+        _check_columns(options.label_column)
     opened = open_images(data, target, columns=options, masks=masks)
     if target == "numbers":
         opened = _leave_out_missing(opened, options.label_column)
@@ -111,6 +114,14 @@ def _leave_out_missing(opened: Opened, columns: Sequence[str]) -> Opened:
             raise DataError(f"no image is left to learn from: {notes[-1]}")
         parts[name] = source.without(missing)
     return replace(opened, parts=parts, notes=notes)
+
+
+def _check_columns(columns: Sequence[str]) -> None:
+    """Refuse names of columns of numbers that no model could have."""
+    try:
+        check_names(columns, "target")
+    except OptionError as error:
+        raise DataError(f"targets: {error}") from None
 
 
 def _check_classes(splits: Splits, title: str) -> None:

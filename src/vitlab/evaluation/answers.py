@@ -191,8 +191,6 @@ def check_labels(probabilities: Floats, labels: "Labels") -> None:
     if labels.several:
         if values.shape != (images, classes):
             raise DataError(f"a table of {values.shape[1]:,} classes for a model of {classes:,}")
-        if values.min() < 0 or values.max() > 1:
-            raise DataError("a table of labels holds 0 and 1, one column a class")
     elif values.min() < 0 or values.max() >= classes:
         wrong = values[(values < 0) | (values >= classes)]
         raise DataError(

@@ -115,7 +115,7 @@ def _decisions(logits: Floats, labels: Labels) -> tuple[Floats, Integers]:
     match labels:
         case SingleLabels(truth):
             return logits, truth
-        case MultiLabels(table):
+        case MultiLabels(values=table):
             scores = np.stack([np.zeros(logits.size), logits.reshape(-1)], 1)
             return scores, table.reshape(-1).astype(np.int64)
 

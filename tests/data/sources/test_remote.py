@@ -18,9 +18,9 @@ import vitlab
 from conftest import TINY, call, photo
 from made_files import encoded, tarred
 from object_server import Fault, Objects, served
-from vitlab.data import identities as numbering
+from vitlab.data import shard_identities as numbering
 from vitlab.data.duplicates.signatures import signatures
-from vitlab.data.identities import identities
+from vitlab.data.identities import NUMBERS, identities
 from vitlab.data.images import concat
 from vitlab.data.loading.loader import loader
 from vitlab.data.loading.training_batches import TrainingBatches
@@ -430,6 +430,6 @@ def test_many_bytes_are_not_read_to_identify_images(server, shards, monkeypatch,
     assert not server.requests
     assert not np.array_equal(found, whole)
     assert len(np.unique(found)) == len(source)
-    assert (found >= numbering.NUMBERS).all()
+    assert (found >= NUMBERS).all()
     assert np.array_equal(found, identities(open_images(shards).every()))
     assert "identified by their places in their shards" in capsys.readouterr().err

@@ -202,7 +202,7 @@ def test_shards_without_labels(tmp_path: Path) -> None:
         assert found.image(1).content() == png(2)
         assert found.image(3).content() == png(0)
         assert found.classes == ()
-        assert len(found.labels) == 4
+        assert len(found.target) == 4
         with pytest.raises(UnlabeledError, match=r"plain\.tar a has no label: put a \.cls"):
             open_to_learn(plain)
         with pytest.raises(DataError, match=r"left out 1 .*half\.tar a has no label") as caught:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.cells import ColumnFacts, encode_cells, plain_value, usual_columns
-from vitlab.data.class_index import check_class_names, index_labels
+from vitlab.data.class_index import index_labels
 from vitlab.data.images import Images
 from vitlab.data.label_cells import LABEL_COLUMNS, Label, LabelColumn, read_label_column
 from vitlab.data.labels import UnlabeledError
@@ -103,7 +103,6 @@ def open_rows(table: CellTable, image_column: str, bare: Images, request: Reques
     notes = [*splits.notes, *_ignored_split_notes(table, known)]
     rows = np.arange(len(bare))
     if request.target == "numbers":
-        check_class_names(known.label_column, "targets", "target")
         columns = [table.cells(name) for name in known.label_column]
         cells = zip(*(map(plain_value, own) for own in columns), strict=True)
         whole = _with_groups(

@@ -82,7 +82,7 @@ def test_evaluate_predict_and_the_report_know_the_run(
 
 def test_queries_take_the_place_of_the_head(capsys: pytest.CaptureFixture[str]) -> None:
     line = "finetune scenes --task segment --from fitted --mask-queries 5 --query-blocks 1"
-    rate = "--epochs 6 --batch 4 --lr 1e-2 --report no --workers 0 --device cpu --out queries"
+    rate = "--epochs 12 --batch 4 --lr 1e-2 --report no --workers 0 --device cpu --out queries"
     code, out, err = call(capsys, *line.split(), *rate.split(), "--json")
     assert code == 0, err
     run = json.loads(out)

@@ -146,7 +146,7 @@ def accuracy(model: Model, images: Images, recipe: Recipe) -> float:
         pixels = normalize(part.pixels, config)
         with torch.autocast(kind, torch.bfloat16, enabled=recipe.precision != "fp32"):
             scores = model(pixels)
-        right += int((scores.argmax(1) == part.target).sum())
+        right += int((scores.argmax(1) == part.labels).sum())
     return right / len(images)
 
 

@@ -80,6 +80,6 @@ def as_images(pixels: Any, labels: Any) -> Images:
 def convert(data: dict[str, Images], target: Path) -> None:
     """Write the images as one .npz file."""
     train, test = data["train"], data["test"]
-    tensors = (train.pixels, train.target, test.pixels, test.target)
+    tensors = (train.pixels, train.labels, test.pixels, test.labels)
     arrays = {name: each.numpy() for name, each in zip(ARRAYS, tensors, strict=True)}
     np.savez_compressed(target, **arrays)  # type: ignore[arg-type]

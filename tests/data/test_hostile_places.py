@@ -8,7 +8,7 @@ from conftest import call
 from data.hostile_places import AS_FILES, OF_COCO, Set, every, opened
 from places_opened import open_targets
 from vitlab.data.settings import Data
-from vitlab.errors import DataError
+from vitlab.errors import DataError, OptionError
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_names_of_columns_reach_no_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "list.csv").write_text("path,a\x1b[31m\na.png,1\n")
-    with pytest.raises(DataError, match="has a control character: give it another name"):
+    with pytest.raises(OptionError, match="has a control character: give it another name"):
         open_targets(tmp_path / "list.csv", ["a\x1b[31m"], Data())
     OF_COCO["a class with control characters"](tmp_path, False)
     code, _, err = call(capsys, "train", str(tmp_path), "--task", "detect", "--out",

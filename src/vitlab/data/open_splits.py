@@ -75,7 +75,7 @@ def open_to_learn(
     if target == "numbers" and not options.label_column:
         raise OptionError("task=regress learns columns of numbers: name them, targets=age,height")
     if target == "numbers":
-        _check_columns(options.label_column)
+        check_names(options.label_column, "target")
     opened = open_images(data, target, columns=options, masks=masks)
     if target == "numbers":
         opened = _leave_out_missing(opened, options.label_column)
@@ -114,14 +114,6 @@ def _leave_out_missing(opened: Opened, columns: Sequence[str]) -> Opened:
             raise DataError(f"no image is left to learn from: {notes[-1]}")
         parts[name] = source.without(missing)
     return replace(opened, parts=parts, notes=notes)
-
-
-def _check_columns(columns: Sequence[str]) -> None:
-    """Refuse names of columns of numbers that no model could have."""
-    try:
-        check_names(columns, "target")
-    except OptionError as error:
-        raise DataError(f"targets: {error}") from None
 
 
 def _check_classes(splits: Splits, title: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import vitlab
-from conftest import fewer_digits
+from conftest import QUICK, call, fewer_digits
 from graphs.test_check import checked
 from vitlab.errors import OptionError
 from vitlab.evaluation.unlike import fit_unlike
@@ -29,12 +29,15 @@ def run(digits_run: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_served_as_exported(
-    run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    run = tmp_path / "run"
+    # sure enough of its answers that those of int8 are the same
+    words = ["--epochs", "6", "--batch", "64", "--lr", "1e-2", "--report", "no"]
+    assert call(capsys, "train", "digits", "--out", str(run), *QUICK[:2], *words)[0] == 0
     model = vitlab.load(run)
     layer = layer_of(model.last_layer)
     rows = np.random.default_rng(0).normal(size=(60, model.config.width)).astype(np.float32)

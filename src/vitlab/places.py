@@ -4,7 +4,8 @@ Nothing here imports PyTorch, so that the command line answers at once.
 """
 
 import os
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,27 @@ def note_cache_file(file: Path) -> None:
     """Note that a file of the cache was read or written."""
     for files in NOTED:
         files.append(file)
+
+
+def write_cache_file(file: Path, pieces: Iterable[bytes | memoryview]) -> bool:
+    """Write a file of the cache, unless the disk refuses; return whether it is there.
+
+    It appears when it is complete. Nothing waits for the disk: readers check it.
+    """
+    note_cache_file(file)
+    draft = file.with_name(f".{file.name}.{os.getpid()}-{random.getrandbits(32):08x}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as stream:
+            for piece in pieces:
+                stream.write(piece)
+        draft.replace(file)
+    except OSError:
+        return False
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+    return True
 
 
 def check_name(out: str | Path, whole: bool = True) -> Path:

@@ -15,10 +15,10 @@ from places_opened import open_masks, open_targets
 from vitlab.data.box_targets import BoxTargets
 from vitlab.data.images import Images, concat
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.number_columns import numbers_of, standardize
-from vitlab.data.number_targets import NumberTargets
+from vitlab.data.number_targets import NumberTargets, numbers_of
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.memory import Arrays
+from vitlab.data.standardize import standardize
 from vitlab.errors import DataError
 from vitlab.recipes.recipe import Host
 

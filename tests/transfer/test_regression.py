@@ -21,8 +21,9 @@ from places_opened import open_targets
 from six_runs import PICTURES, run_in
 from vitlab.data.box_targets import boxes_of
 from vitlab.data.boxes import scenes
-from vitlab.data.number_columns import numbers_of, standardize
+from vitlab.data.number_targets import numbers_of
 from vitlab.data.settings import Data
+from vitlab.data.standardize import standardize
 from vitlab.effort import Effort
 from vitlab.errors import DataError, OptionError, RunError, WeightsError
 from vitlab.evaluation.compute import Compute

@@ -8,7 +8,7 @@ import numpy as np
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.identifier import Identifier, Identities
-from vitlab.data.identities import find_identifier
+from vitlab.data.identities import identify_in_store, recall_in_store
 from vitlab.data.mark_hash import MarkHash
 from vitlab.data.stores import Store, read_ahead_in
 from vitlab.data.target import Integers
@@ -74,12 +74,12 @@ class AlteredImage(StoredImage):
 
 def identify_altered(store: Altered, numbers: Integers) -> Identities:
     """Return what identifies some images before they are altered, uint64 (n,)."""
-    return find_identifier(store.whole).identify(store.whole, numbers)
+    return identify_in_store(store.whole, numbers)
 
 
 def recall_altered(store: Altered, numbers: Integers, files: MarkHash) -> Identities | None:
     """Return the same where all are remembered; else None."""
-    return find_identifier(store.whole).recall(store.whole, numbers, files)
+    return recall_in_store(store.whole, numbers, files)
 
 
 AS_STORED = Identifier(identify_altered, recall_altered)

@@ -1,22 +1,19 @@
 """Memory-mapped file of columns: arrays by name, which any number of processes share.
 
-A file has a line in JSON that names its columns, and the columns, each aligned. It appears when it
-is complete, as a draft is renamed; nothing waits for the disk, since a checksum shows damage.
+A file has a line in JSON that names its columns, and the columns, each aligned. A checksum shows
+damage.
 """
 
 import json
-import os
-import random
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.places import note_cache_file
+from vitlab.places import note_cache_file, write_cache_file
 
 VERSION = 1
 ALIGNED = 64  # bytes
@@ -37,22 +34,12 @@ def write_columns(file: Path, columns: Mapping[str, Column]) -> bool:
         checksum = zlib.crc32(array.data, checksum)
     about = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
     head = json.dumps({"version": VERSION, "columns": about, "checksum": checksum})
-    draft = file.with_name(f".{file.name}.{os.getpid()}-{random.getrandbits(32):08x}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as stream:
-            stream.write(f"{head}\n".encode())
-            for array in arrays.values():
-                stream.write(bytes(-stream.tell() % ALIGNED))
-                stream.write(array.data)
-        draft.replace(file)
-    except OSError:
-        return False
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-    note_cache_file(file)
-    return True
+    pieces: list[bytes | memoryview] = [f"{head}\n".encode()]
+    size = len(pieces[0])
+    for array in arrays.values():
+        pieces += [bytes(-size % ALIGNED), array.data]
+        size += -size % ALIGNED + array.nbytes
+    return write_cache_file(file, pieces)
 
 
 def open_columns(file: Path, check: bool = True) -> dict[str, Column] | None:

@@ -16,8 +16,9 @@ from vitlab.packages import check_installed
 from vitlab.places import exists
 
 IN_MEMORY = "in memory"
-SCENES = "digit-scenes"  # embedded, with boxes
 """What a recipe calls data in memory."""
+
+SCENES = "digit-scenes"  # embedded, with boxes
 
 STDIN = "-"  # a list of paths on standard input
 OF_FILES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".csv", ".tsv", ".jsonl", ".ndjson",

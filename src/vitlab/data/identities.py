@@ -8,7 +8,7 @@ from vitlab.by_name import load_object
 from vitlab.data.identifier import Identifier, Identities
 from vitlab.data.images import Images
 from vitlab.data.mark_hash import MarkHash
-from vitlab.data.stores import Store, Stores
+from vitlab.data.stores import Store, Stores, split_by_store
 from vitlab.data.target import Integers
 
 NUMBERS = 2**32  # identities below it are numbers of images that are not stored
@@ -28,7 +28,7 @@ IDENTIFIERS: dict[str, str] = {
 MEMBERS = "vitlab.data.member_index:MEMBERS"
 
 
-def find_identifier(store: Store) -> Identifier:
+def _find_identifier(store: Store) -> Identifier:
     """Return what identifies the images of a store."""
     identifier: Identifier = load_object(IDENTIFIERS.get(type(store).__name__, MEMBERS))
     return identifier
@@ -42,22 +42,22 @@ def identities(source: Images) -> Identities:
     it is identified by its number, and never known to another run. What was read of files is
     remembered in the cache.
     """
-    return _identities(source.store, source.rows) if source.content is None else source.content
+    return (
+        identify_in_store(source.store, source.rows) if source.content is None else source.content
+    )
 
 
-def _identities(store: Store, numbers: Integers) -> Identities:
-    """Return the identities of some images of a store."""
+def identify_in_store(store: Store, numbers: Integers) -> Identities:
+    """Return the identities of some images of a store, uint64 (n,)."""
     match store:
-        case Stores(parts, ends):
+        case Stores():
             every = np.empty(len(numbers), np.uint64)
-            for part, end in zip(parts, ends.tolist(), strict=True):
-                start = end - len(part)
-                inside = (start <= numbers) & (numbers < end)
-                every[inside] = _identities(part, numbers[inside] - start)
+            for part, is_there, part_numbers in split_by_store(store, numbers):
+                every[is_there] = identify_in_store(part, part_numbers)
             return every
         case Numbered():
             return numbers.astype(np.uint64)
-    return find_identifier(store).identify(store, numbers)
+    return _find_identifier(store).identify(store, numbers)
 
 
 def recall_identities(source: Images, files: MarkHash) -> Identities | None:
@@ -67,22 +67,21 @@ def recall_identities(source: Images, files: MarkHash) -> Identities | None:
         source: the images
         files: gets what the system says of their files
     """
-    return _recall(source.store, source.rows, files)
+    return recall_in_store(source.store, source.rows, files)
 
 
-def _recall(store: Store, numbers: Integers, files: MarkHash) -> Identities | None:
+def recall_in_store(store: Store, numbers: Integers, files: MarkHash) -> Identities | None:
     """Return the identities of some images of a store where all are remembered; None else."""
     if isinstance(store, Stores):
-        every = np.empty(len(numbers), np.uint64)
+        every = np.zeros(len(numbers), np.uint64)
         is_whole = True
-        for part, end in zip(store.parts, store.ends.tolist(), strict=True):
-            start = end - len(part)
-            inside = (start <= numbers) & (numbers < end)
-            known = _recall(part, numbers[inside] - start, files)
-            is_whole &= known is not None
-            every[inside] = 0 if known is None else known
+        for part, is_there, part_numbers in split_by_store(store, numbers):
+            if (remembered := recall_in_store(part, part_numbers, files)) is None:
+                is_whole = False
+            else:
+                every[is_there] = remembered
         return every if is_whole else None
-    return find_identifier(store).recall(store, numbers, files)
+    return _find_identifier(store).recall(store, numbers, files)
 
 
 def with_content(source: Images) -> Images:

@@ -13,7 +13,7 @@ from vitlab.data.class_names import spell_name
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.hashes import Hashes, digests
 from vitlab.data.labels import SingleLabels, check_classes
-from vitlab.data.stores import Store, join_stores, read_ahead_in, start_of
+from vitlab.data.stores import Store, join_stores, numbers_in, read_ahead_in
 from vitlab.data.target import Classes, Indices, Integers, Target
 
 
@@ -146,13 +146,12 @@ def concat(tables: Sequence[Images]) -> Images:
     """Return the rows of several tables, which have the same classes, one after the other."""
     if len(tables) == 1:
         return tables[0]
-    store, starts = join_stores([table.store for table in tables])
+    store = join_stores([table.store for table in tables])
     targets: list[Any] = [table.target for table in tables]
-    target: Target = type(targets[0]).concat(targets)
     return Images(
         store,
-        np.concatenate([table.rows + start for table, start in zip(tables, starts, strict=True)]),
-        target,
+        np.concatenate([numbers_in(store, table.store, table.rows) for table in tables]),
+        targets[0].concat(targets),
         tables[0].classes,
         _concat_column([table.group for table in tables]),
         _concat_column([table.content for table in tables]),
@@ -167,13 +166,9 @@ def _concat_column(parts: Sequence[Hashes | None]) -> Hashes | None:
 
 def places_in(part: Images, whole: Images) -> Integers:
     """Return where each of a part's images is in the table that it was taken from; -1: nowhere."""
-    rows = part.rows
-    if part.store is not whole.store:
-        start = start_of(whole.store, part.store)
-        inside = (rows >= start) & (rows < start + len(whole.store))
-        rows = np.where(inside & (start >= 0), rows - start, -1)
     if not len(whole):
         return np.full(len(part), -1)
+    rows = numbers_in(whole.store, part.store, part.rows)
     order = np.argsort(whole.rows, kind="stable")
     ranks = np.searchsorted(whole.rows, rows, sorter=order)
     places = order[np.minimum(ranks, len(order) - 1)]

@@ -73,36 +73,34 @@ class FileHashes(NamedTuple):
     identities: Hashes
 
 
-def identify_files(root: Path, paths: Sequence[str], rows: Integers) -> Hashes:
+def identify_files(store: ImageFiles, rows: Integers) -> Hashes:
     """Return 8 bytes for each of some files, (n,): remembered, or read now.
 
     Args:
-        root: the folder that the paths start from
-        paths: of all files of a list
+        store: the files of a list
         rows: of the files that are wanted
     """
-    names = paths if isinstance(paths, Names) else Names.of(paths)
-    index = FileIndex(root, names)
+    index = FileIndex(store)
     unread = rows if index.is_empty else index.recall(rows)
     if len(unread):
         index.read(unread)
     return index.identities[rows]
 
 
-def recall_files(
-    root: Path, paths: Sequence[str], rows: Integers, files: MarkHash
-) -> Hashes | None:
+def recall_files(store: ImageFiles, rows: Integers, files: MarkHash) -> Hashes | None:
     """Return what identifies some files, (n,), where all are remembered; no image is opened.
 
     Args:
-        root: the folder that the paths start from
-        paths: of all files of a list
+        store: the files of a list
         rows: of the files that are wanted
         files: gets what the system says of them
     """
-    index = FileIndex(root, paths if isinstance(paths, Names) else Names.of(paths))
+    index = FileIndex(store)
     unread = index.recall(rows, files)
     return None if len(unread) else index.identities[rows]
+
+
+FILES = Identifier(identify_files, recall_files)
 
 
 # What is stored
@@ -112,18 +110,20 @@ class FileIndex:
     """What is remembered of a list of files below a folder.
 
     Args:
-        root: the folder
-        names: of the files
+        store: the files
 
     Attributes:
+        root: the folder
+        names: of the files
         states: of the files when they were read, (n,); `UNKNOWN` of those that were not
         identities: of the files, (n,)
     """
 
-    def __init__(self, root: Path, names: Names) -> None:
-        self.root = root
+    def __init__(self, store: ImageFiles) -> None:
+        self.root = store.root
+        names = store.paths if isinstance(store.paths, Names) else Names.of(store.paths)
         self.names = names
-        self.prefix = digest(os.fsencode(follow_links(root))).hex()
+        self.prefix = digest(os.fsencode(follow_links(self.root))).hex()
         texts = digest(names.ends.tobytes()) + digest(bytes(names.text.data))
         self.file = index_folder() / f"{self.prefix}-{digest(texts).hex()}"
         columns = open_index(self.file)
@@ -402,16 +402,3 @@ def hash_names(names: Sequence[bytes]) -> Hashes:
     sums = np.cumsum(values * FACTORS[places % len(FACTORS)], dtype=np.uint64)
     sums = np.concatenate([np.zeros(1, np.uint64), sums])
     return sums[ends] - sums[ends - lengths]
-
-
-def identify_store(store: ImageFiles, numbers: Integers) -> Hashes:
-    """Return what identifies some image files, uint64 (n,)."""
-    return identify_files(store.root, store.paths, numbers)
-
-
-def recall_store(store: ImageFiles, numbers: Integers, files: MarkHash) -> Hashes | None:
-    """Return what identifies some image files where all are remembered; else None."""
-    return recall_files(store.root, store.paths, numbers, files)
-
-
-FILES = Identifier(identify_store, recall_store)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.images import Images
 from vitlab.data.target import Indices, Integers, Target
 
 Numbers = NDArray[np.float64]
@@ -89,3 +90,9 @@ def _read_number(cell: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         return math.nan
     return value if abs(value) <= LARGEST else math.nan
+
+
+def numbers_of(images: Images) -> Numbers:
+    """Return the numbers of images in their own units, (n, targets)."""
+    assert isinstance(images.target, NumberTargets)
+    return images.target.values

@@ -82,12 +82,14 @@ def open_to_learn(
     share = options.test_fraction if isinstance(options, Data) else USUAL
     split = _without_labels if target == "optional" else split_opened
     splits = split(opened, share)
+    if target not in ("label", "optional"):
+        return splits
     if target == "label":
         _check_classes(splits, opened.title)
     short = not len(splits.train) or not len(splits.test)
-    if target == "optional" or (short and target == "label"):
+    if target == "optional" or short:
         _check_readable(splits, opened.title)
-    if short and target in ("label", "optional"):
+    if short:
         raise DataError(
             f"{opened.title} has too few images to hold some out (copies stay together)"
             + "".join(f"; {note}" for note in opened.notes if note.startswith("left out"))

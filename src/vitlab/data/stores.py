@@ -3,11 +3,12 @@
 A store is one of files, arrays, objects in memory, a table's column or archives: `data/sources/`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.target import Integers
@@ -72,10 +73,9 @@ class Stores:
 
     def read_ahead(self, numbers: Integers) -> None:
         """Let the stores on other machines read images together."""
-        for store, end in zip(self.parts, self.ends.tolist(), strict=True):
-            start = end - len(store)
-            if len(own := numbers[(start <= numbers) & (numbers < end)]):
-                read_ahead_in(store, own - start)
+        for store, _, part_numbers in split_by_store(self, numbers):
+            if len(part_numbers):
+                read_ahead_in(store, part_numbers)
 
 
 def read_ahead_in(store: Store, numbers: Integers) -> None:
@@ -90,36 +90,38 @@ def _parts_of(store: Store) -> tuple[Store, ...]:
     return store.parts if isinstance(store, Stores) else (store,)
 
 
-def join_stores(stores: Sequence[Store]) -> tuple[Store, list[int]]:
-    """Return one store of several, and the number of each one's first image there.
-
-    A store that occurs again is there once.
-    """
-    if all(store is stores[0] for store in stores):
-        return stores[0], [0] * len(stores)
-    parts = list[Store]()
-    starts = list[int]()
-    size = 0
-    for store in stores:
-        known = start_of(store, Stores(tuple(parts), _ends(parts))) if parts else -1
-        starts.append(size if known < 0 else known)
-        if known < 0:
-            parts += _parts_of(store)
-            size += len(store)
-    return Stores(tuple(parts), _ends(parts)), starts
-
-
-def _ends(parts: Sequence[Store]) -> Integers:
-    """Return the number of the image after the last one of each store."""
+def _ends_of(parts: Sequence[Store]) -> Integers:
+    """Return the number of the image after the last one of each store in a row."""
     return np.cumsum([len(part) for part in parts], dtype=np.int64)
 
 
-def start_of(store: Store, joined: Store) -> int:
-    """Return the number that a store's first image has in a joined store; -1: it is not there."""
-    own = _parts_of(store)
+def join_stores(stores: Sequence[Store]) -> Store:
+    """Return one store of several; one that occurs again is there once."""
+    if all(store is stores[0] for store in stores):
+        return stores[0]
+    parts = tuple({id(part): part for store in stores for part in _parts_of(store)}.values())
+    return Stores(parts, _ends_of(parts))
+
+
+def split_by_store(
+    store: Store, numbers: Integers
+) -> Iterator[tuple[Store, NDArray[np.bool_], Integers]]:
+    """Yield each part of a store, which of some images it has, (n,), and their numbers there."""
+    parts = _parts_of(store)
+    for part, end in zip(parts, _ends_of(parts).tolist(), strict=True):
+        start = end - len(part)
+        is_there = (start <= numbers) & (numbers < end)
+        yield part, is_there, numbers[is_there] - start
+
+
+def numbers_in(joined: Store, store: Store, numbers: Integers) -> Integers:
+    """Return the numbers that a store's images have in one made of it; -1: it is not there."""
+    if store is joined:
+        return numbers
     parts = _parts_of(joined)
-    starts = [0, *_ends(parts).tolist()]
-    for place in range(len(parts) - len(own) + 1):
-        if all(one is other for one, other in zip(own, parts[place:], strict=False)):
-            return int(starts[place])
-    return -1
+    starts = dict(zip(map(id, parts), [0, *_ends_of(parts).tolist()], strict=False))
+    joined_numbers = np.full(len(numbers), -1)
+    for part, is_there, part_numbers in split_by_store(store, numbers):
+        if id(part) in starts:
+            joined_numbers[is_there] = part_numbers + starts[id(part)]
+    return joined_numbers

@@ -6,7 +6,6 @@ them; what servers said of their files goes to all processes. So no image is rea
 asked, once for each process.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TypeVar
 
 from vitlab.data.sources.listing import record_listing, use_listing
 from vitlab.distributed.world import World
-from vitlab.places import cache_folder, record_cache_files
+from vitlab.places import cache_folder, record_cache_files, write_cache_file
 
 PIECE = 2**24  # bytes of one broadcast
 T = TypeVar("T")
@@ -116,13 +115,5 @@ class ReceivedFiles:
         self.content += piece
         while self.wanted and len(self.content) >= self.wanted[0][1]:
             name, size = self.wanted.pop(0)
-            self._write(self.home / name, bytes(self.content[:size]))
+            write_cache_file(self.home / name, [bytes(self.content[:size])])
             del self.content[:size]
-
-    @staticmethod
-    def _write(file: Path, content: bytes) -> None:
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(content)
-            draft.replace(file)

@@ -2,7 +2,7 @@
 
 One number divides all logits of a model before they become probabilities. It is fitted on the
 validation split, by its negative log-likelihood, and changes neither the logits nor which class is
-the likeliest. Images: Guo et al., On Calibration of Modern Neural Networks, 2017, section 4.2.
+the likeliest. Source: Guo et al., On Calibration of Modern Neural Networks, 2017, section 4.2.
 
 Where images have several labels, a class is predicted whose probability is above its threshold: 0.5
 unless thresholds were chosen, those of the highest F1 on validation images.

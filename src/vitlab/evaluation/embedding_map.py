@@ -111,7 +111,7 @@ def embedding_map(features: Float32s, seed: int = 0) -> Float32s:
     too. The result depends on the features and the seed alone, to the bit, not on the number of
     threads.
 
-    Images: van der Maaten & Hinton, Visualizing Data using t-SNE, Journal of Machine Learning
+    Source: van der Maaten & Hinton, Visualizing Data using t-SNE, Journal of Machine Learning
     Research 9, 2008; van der Maaten, Accelerating t-SNE using Tree-Based Algorithms, 2014.
 
     Args:

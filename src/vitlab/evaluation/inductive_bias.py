@@ -193,7 +193,7 @@ NYQUIST = 0.5  # cycles per pixel
 def recombine(phases: Tensor, amplitudes: Tensor) -> Tensor:
     """Return images with the phase spectrum of one and the amplitude spectrum of another.
 
-    Phases carry the shapes of an image, amplitudes its texture. Images: Chen et al.,
+    Phases carry the shapes of an image, amplitudes its texture. Source: Chen et al.,
     Amplitude-Phase Recombination: Rethinking Robustness of Convolutional Neural Networks in
     Frequency Domain, 2021.
 
@@ -240,7 +240,7 @@ def partners(labels: Integers, generator: np.random.Generator) -> Integers:
 def shape_bias(predicted: Tensor, shapes: Tensor, textures: Tensor) -> dict[str, float]:
     """Count the decisions for each cue where the two disagree; `shape_bias` is NaN without any.
 
-    Images: Geirhos et al., ImageNet-Trained CNNs Are Biased Towards Texture, 2019, figure 4: the
+    Source: Geirhos et al., ImageNet-Trained CNNs Are Biased Towards Texture, 2019, figure 4: the
     decisions for the shape's class, of those for either class.
     """
     shape = share(predicted == shapes)
@@ -286,7 +286,7 @@ def patch_numbers(size: tuple[int, int]) -> Tensor:
 def drop_patches(images: Tensor, scores: Tensor, fraction: float, fill: Tensor) -> Tensor:
     """Paint the patches of the highest scores in one color, (channels, 1, 1).
 
-    Images: Naseer et al., Intriguing Properties of Vision Transformers, 2021, section 3.1
+    Source: Naseer et al., Intriguing Properties of Vision Transformers, 2021, section 3.1
     (PatchDrop; the share dropped is their information loss). Salient patches are theirs by the
     attention of a self-supervised ViT, here by the gradients of the model itself, so that all
     architectures are treated alike.
@@ -304,7 +304,7 @@ def contributions(probed: Probed) -> Tensor:
 
     To first order, the logit falls by so much when the patch is painted in the mean color, from
     which the input is counted: float32 (n, patches).
-    Images: Shrikumar et al., Not Just a Black Box: Learning Important Features Through Propagating
+    Source: Shrikumar et al., Not Just a Black Box: Learning Important Features Through Propagating
     Activation Differences, 2016.
     """
     numbers = patch_numbers(probed.size).flatten()

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.images import Images
-from vitlab.data.number_columns import numbers_of
-from vitlab.data.number_targets import Numbers
+from vitlab.data.number_targets import Numbers, numbers_of
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Columns
 from vitlab.errors import DataError

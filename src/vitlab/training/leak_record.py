@@ -1,4 +1,4 @@
-"""Record of test images among the training images, and what the user is told of them."""
+"""Record of test images among the training images, and the notes on them for the user."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -124,20 +124,26 @@ def has_spares(recipe: Recipe, splits: Splits) -> bool:
     return recipe.pretext.annotated and splits.whole is not None and not drop
 
 
+def counts_searched(
+    recipe: Recipe, host: Host, splits: Splits, scope: LeakScope
+) -> tuple[int, ...]:
+    """Return how many images of each split are compared; none where only copies are looked for."""
+    if scope.is_tiny:
+        return ()
+    if is_asked_for(recipe, host):
+        return scope.counts
+    if recipe.data.dev_share:
+        return ()
+    if scope.fits_all:
+        return scope.counts
+    return () if has_spares(recipe, splits) else scope.sample_counts
+
+
 def images_searched(recipe: Recipe, host: Host, splits: Splits) -> int:
     """Return how many images the search for near-duplicates decodes."""
     if is_left_out(recipe, host):
         return 0
-    scope = scope_of(recipe, splits)
-    if scope.is_tiny:
-        return 0
-    if is_asked_for(recipe, host):
-        return sum(scope.counts)
-    if recipe.data.dev_share:
-        return 0
-    if scope.fits_all:
-        return sum(scope.counts)
-    return 0 if has_spares(recipe, splits) else sum(scope.sample_counts)
+    return sum(counts_searched(recipe, host, splits, scope_of(recipe, splits)))
 
 
 def draw_sample(counts: Sequence[int], wanted: Sequence[int]) -> list[NDArray[np.int64]]:

@@ -28,7 +28,13 @@ from vitlab.models.seen import Seen
 from vitlab.progress import Meter, named_if_slow
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.training.leak_record import Leaks, describe_leaks, describe_seen
-from vitlab.training.leak_scope import draw_sample, has_spares, is_asked_for, is_left_out, scope_of
+from vitlab.training.leak_scope import (
+    counts_searched,
+    draw_sample,
+    has_spares,
+    is_left_out,
+    scope_of,
+)
 
 SEEN = ("seen_test", "seen_validation", "learned_from", "seen_without_labels")
 Pairs = tuple[list[int], list[int], int]
@@ -62,27 +68,25 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
     if is_left_out(recipe, host):
         return asdict(learnt) if learnt != Leaks("files") else None
     train, rest = splits.train, [splits.test, splits.validation]
-    always, spares = is_asked_for(recipe, host), has_spares(recipe, splits)
+    spares = has_spares(recipe, splits)
     shared = [_find_shared(train, each) for each in rest]
     pairs = zip(rest, shared, strict=True)
     found = _of("files", [_same(_files, train, other, among) for other, among in pairs])
     _refuse(found, splits, drop)
     scope = scope_of(recipe, splits)
+    searched = counts_searched(recipe, host, splits, scope)
     workers = cores() if host.workers is None else host.workers
-    every = always or (scope.fits_all and not recipe.data.dev_share)
-    if every and not scope.is_tiny:
+    workers *= scope.takes_long(sum(searched))
+    if searched == scope.counts:
         move = not drop and not recipe.data.train_images
         most = len(train) / 2 if spares else np.inf
-        workers *= scope.takes_long(sum(scope.counts))
         found = _compared(splits, workers, move, most)
         if spares and len(found.train) > len(train) / 2:
             found = _copies("alike", splits, shared, scope.most_images)
     else:
         found = _copies("bytes", splits, shared, scope.most_images)
-        wanted = () if scope.is_tiny or recipe.data.dev_share or spares else scope.sample_counts
-        if wanted:
-            workers *= scope.takes_long(sum(wanted))
-            found = _with_sample(found, splits, draw_sample(scope.counts, wanted), workers)
+        if searched:
+            found = _with_sample(found, splits, draw_sample(scope.counts, searched), workers)
     _refuse(found, splits, drop)
     is_whole = found.kind in ("near", "alike") or scope.is_tiny or bool(recipe.data.dev_share)
     dropped = drop or (bool(found.train) and splits.whole is not None and not spares)

@@ -24,11 +24,11 @@ from vitlab.data.holdout import (
     with_validation,
 )
 from vitlab.data.loading.order import KEYED
-from vitlab.data.number_columns import standardize
 from vitlab.data.open_splits import open_to_learn, with_identities
 from vitlab.data.opened_data import OpenedData
 from vitlab.data.sources.request import Given, MaskReading, TargetKind
 from vitlab.data.splits import Splits
+from vitlab.data.standardize import standardize
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
 from vitlab.distributed.reading import read_in_order
 from vitlab.distributed.world import World

@@ -13,11 +13,11 @@ from vitlab import device as devices
 from vitlab.data.holdout import fingerprint, hold_out_some, training_hashes
 from vitlab.data.images import Images
 from vitlab.data.mask_targets import masks_of
-from vitlab.data.number_columns import standardize
 from vitlab.data.number_targets import NumberTargets
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.sources.request import MaskReading
 from vitlab.data.splits import Splits
+from vitlab.data.standardize import standardize
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.feature_cache import cache_of, features_of

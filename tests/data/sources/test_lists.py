@@ -12,11 +12,11 @@ import torch
 from conftest import photo_folder
 from places_opened import open_targets
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.number_columns import standardize
 from vitlab.data.open import open_images
 from vitlab.data.open_splits import open_to_learn
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.paths import Names
+from vitlab.data.standardize import standardize
 from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig
 

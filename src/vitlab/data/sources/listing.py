@@ -1,4 +1,4 @@
-"""Listings of servers: what one process was told of their files, so that others need not ask.
+"""Listings of servers: their answers about files, shared so that other processes need not ask.
 
 With many processes, a store of objects would be asked for the state of every shard by each of them.
 """

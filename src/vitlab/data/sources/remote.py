@@ -35,7 +35,7 @@ from vitlab.data.sources.urls import braces, is_url
 from vitlab.errors import DataError, RefusedError, SourceError
 from vitlab.files import explained, follow_links, staged_file
 from vitlab.packages import check_installed
-from vitlab.places import note_cache_file
+from vitlab.places import note_cache_file, write_cache_file
 
 TRIES = 5
 FIRST, LONGEST = 0.5, 30.0  # seconds before the second try, and before any, whatever a server asks
@@ -402,13 +402,8 @@ class KeptParts:
 
 
 def keep(file: Path, data: bytes) -> None:
-    """Keep what was read, with a checksum, unless the disk refuses."""
-    note_cache_file(file)
-    draft = file.with_suffix(f".{os.getpid()}-{random.getrandbits(32):08x}")
-    with suppress(OSError):  # it will be read again
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(data + zlib.crc32(data).to_bytes(_CHECKSUM))
-        draft.replace(file)
+    """Keep what was read, with a checksum, unless the disk refuses: it will be read again."""
+    write_cache_file(file, (data, zlib.crc32(data).to_bytes(_CHECKSUM)))
 
 
 def read_kept(file: Path, size: int) -> bytes | None:

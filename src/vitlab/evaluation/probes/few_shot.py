@@ -35,7 +35,7 @@ def fewshot(
     class and -1 for the others, and the prediction is the class of the largest output. Everything
     is computed in float64.
 
-    Images: big_vision's evaluators/fewshot_lsr.py, with its l2 of 2^10; ViT paper, section 4.1.
+    Source: big_vision's evaluators/fewshot_lsr.py, with its l2 of 2^10; ViT paper, section 4.1.
 
     Args:
         x_train: features, (n, d)
@@ -162,7 +162,7 @@ def nearest_neighbors(
     A neighbor's vote is exp(similarity / temperature). The features are not standardized. Where
     there are fewer than k training images, all of them vote.
 
-    Images: eval_knn.py of DINO (Caron et al., 2021), with its temperature; dinov2/eval/knn.py, with
+    Source: eval_knn.py of DINO (Caron et al., 2021), with its temperature; dinov2/eval/knn.py, with
     its numbers of neighbors.
 
     Args:

@@ -72,7 +72,7 @@ Found = tuple[dict[str, Any], list[str]]
 def few_shots(learn: Side, test: Side, how: Probing) -> Found:
     """Fit least squares in closed form to few images of each class, drawn several times.
 
-    Images: big_vision's evaluators/fewshot_lsr.py (`fewshot`, `sample_shots`).
+    Source: big_vision's evaluators/fewshot_lsr.py (`fewshot`, `sample_shots`).
     """
     have, reason = smallest(learn.y, learn.classes)
     asked = sorted({*how.shots})
@@ -98,7 +98,7 @@ def few_shots(learn: Side, test: Side, how: Probing) -> Found:
 def nearest(learn: Side, test: Side, how: Probing) -> Found:
     """Let the k training images of highest cosine similarity vote, for each k that there are.
 
-    Images: dinov2/eval/knn.py (`nearest_neighbors`).
+    Source: dinov2/eval/knn.py (`nearest_neighbors`).
     """
     count = len(learn.y)
     fit = [k for k in NEIGHBORS if k <= count] or [count]
@@ -119,7 +119,7 @@ def class_means(learn: Side, test: Side, how: Probing) -> Found:
 def logistic(learn: Side, test: Side, how: Probing) -> Found:
     """Fit a logistic regression to features as they are, C the best of 45 on a tenth of the images.
 
-    Images: dinov2/eval/log_regression.py (Oquab et al., 2023): the tenth is drawn with seed 0, C is
+    Source: dinov2/eval/log_regression.py (Oquab et al., 2023): the tenth is drawn with seed 0, C is
     from 1e-6 to 1e5 and multiplies the sum of the losses, and the last fit is to all images.
     """
     name = "logistic regression, DINOv2"

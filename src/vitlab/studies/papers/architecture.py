@@ -107,7 +107,7 @@ def few_shot(trained: Trained) -> dict[str, float]:
     draws of the images. They are of the downstream data, if there are any; otherwise of the data
     that the model learned from, all of whose training images may be drawn.
 
-    Images: ViT paper, section 4.1, where it is ImageNet's; big_vision's evaluators/fewshot_lsr.py.
+    Source: ViT paper, section 4.1, where it is ImageNet's; big_vision's evaluators/fewshot_lsr.py.
 
     Returns:
         `few_shot`; nothing where images have several labels, or a class fewer than 5 images.

@@ -1,9 +1,4 @@
-"""Targets: images with numbers, the columns of a table that regression learns.
-
-A table is a list (.csv, .tsv, .jsonl), Parquet files, a data set of the Hub or rows in memory;
-`digit-scenes` has `digits` (how many) and `sum` (of them). A cell that is empty or no finite number
-leaves its image out; such images are counted and named.
-"""
+"""Standardized numbers: batches of regression have mean 0 and deviation 1 in training images."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,17 +6,11 @@ from typing import Any
 import numpy as np
 
 from vitlab.data.images import Images
-from vitlab.data.number_targets import Numbers, NumberTargets
+from vitlab.data.number_targets import NumberTargets, numbers_of
 from vitlab.data.splits import Splits
 from vitlab.errors import DataError
 
 ALIKE = 1e-12  # of a column's size: a deviation below it is that of rounding
-
-
-def numbers_of(source: Images) -> Numbers:
-    """Return the targets of a source of `open_targets` in their own units, (n, targets)."""
-    assert isinstance(source.target, NumberTargets)
-    return source.target.values
 
 
 def standardize(splits: Splits) -> Splits:

@@ -18,7 +18,7 @@ from vitlab.evaluation.calibration import validation_of
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
-from vitlab.training.resolve import learning_from
+from vitlab.training.run_data import learning_from
 
 CPU = Host(device="cpu", workers=0, effort=BRIEF)
 

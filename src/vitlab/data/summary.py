@@ -5,7 +5,6 @@ from contextlib import suppress
 
 import numpy as np
 
-from vitlab.data.decode.sound import Clip
 from vitlab.data.decode.spectrograms import BINS, FRAMES
 from vitlab.data.images import Images
 from vitlab.data.splits import Splits
@@ -45,7 +44,7 @@ def of_sounds(source: Images) -> bool:
     """Return whether the first image that can be read is a sound."""
     for index in range(min(SAMPLES, len(source))):
         with suppress(ImageError):
-            return isinstance(source.image(index), Clip)
+            return source.image(index).is_sound
     return False
 
 

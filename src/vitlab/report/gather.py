@@ -118,7 +118,7 @@ def _surveyed(folder: RunFolder) -> Survey | None:
     except UserError:
         return None
     options = folder.recipe.data
-    if not options.dev_share:  # else `partitioned` has chosen them
+    if not options.dev_share:  # else `take_partition` has chosen them
         splits = with_train_images(splits, options.train_images)
     if left_out.get("dropped"):
         splits = replace(splits, train=splits.train.without(left_out["train"]))

@@ -4,29 +4,22 @@
 """
 
 import math
-import re
 from collections.abc import Sized
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from vitlab import device as devices
-from vitlab.data.box_targets import boxes_of
 from vitlab.data.contents import Contents
-from vitlab.data.exists import IN_MEMORY, SCENES
+from vitlab.data.exists import SCENES
 from vitlab.data.holdout import (
-    take_partition,
     training_hashes,
     with_train_images,
-    with_validation,
 )
 from vitlab.data.loading.order import KEYED
-from vitlab.data.open_splits import open_to_learn, with_identities
 from vitlab.data.opened_data import OpenedData
-from vitlab.data.sources.request import Given, MaskReading, TargetKind
 from vitlab.data.splits import Splits
 from vitlab.data.standardize import standardize
 from vitlab.data.summary import divided, input_shape, missing_lines, of_sounds
@@ -37,7 +30,6 @@ from vitlab.evaluation.probes.probing import Probe
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import resize_tensors
-from vitlab.models.heads.mask_classes import MaskClasses
 from vitlab.models.heads.segment import DenseClasses
 from vitlab.models.model import Model
 from vitlab.models.names import shape_of
@@ -49,8 +41,8 @@ from vitlab.optim.table import OPTIMIZERS
 from vitlab.precision import remark, resolved
 from vitlab.progress import named_if_slow
 from vitlab.recipes.model_part import ModelPart, part_of
-from vitlab.recipes.named import RECIPES, default_data
-from vitlab.recipes.recipe import PROBE, Host, Recipe, check_packages
+from vitlab.recipes.named import RECIPES
+from vitlab.recipes.recipe import PROBE, Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.same_data import is_same_data
 from vitlab.runs.versions import processor
@@ -58,13 +50,11 @@ from vitlab.training import tracking
 from vitlab.training.from_weights import check_guide, config_from, guide_of, guiding, starting_model
 from vitlab.training.own_code import NONE, Hooks
 from vitlab.training.resume import check_same, find_again, order_in
+from vitlab.training.run_data import SURROGATE, DataRead, read_run_data
 from vitlab.weights.assembly import empty
 from vitlab.weights.identity import fingerprint as fingerprint_of
-from vitlab.weights.segmenter import read_layer
 
 Started = TypeVar("Started", Model, Model | None)
-# what Python makes of bytes that are not UTF-8, and neither run.toml nor config.json can hold
-SURROGATE = re.compile("[\ud800-\udfff]")
 UNPROBED = (
     "training without labels can ruin trained features: pass --probe LABELED to measure them at "
     "each test and keep the best weights"
@@ -185,7 +175,7 @@ def prepare(
     def read() -> DataRead:
         started = world.first and folder.may_be_used(resume)
         with named_if_slow(f"reading {recipe.data.data}", world.first):
-            data_read = _read(recipe, folder, resume, data, opened, host.effort.read_first)
+            data_read = read_run_data(recipe, folder, resume, data, opened, host.effort.read_first)
         return replace(data_read, started=started)
 
     reading = read_in_order(world, read)
@@ -239,49 +229,6 @@ def _probe_of(
     return Probe.of(host.probe, config.channels, host.probe_by, seen)
 
 
-@dataclass(frozen=True)
-class DataRead:
-    """What was read for a run, before anything is worked out.
-
-    Attributes:
-        recipe: one that leads to its data
-        splits: the images
-        contents: what is known of their contents
-        started: whether the folder already contains this run; only the first process knows
-        layer: what the weights of a segmenter are, and its linear layer
-    """
-
-    recipe: Recipe
-    splits: Splits
-    contents: Contents
-    layer: tuple[DenseClasses, dict[str, Tensor]] | None
-    started: bool = False
-
-
-def _read(
-    recipe: Recipe,
-    folder: RunFolder,
-    resume: bool,
-    data: Sized | None,
-    opened: OpenedData,
-    at_once: int,
-) -> DataRead:
-    """Open the data of a run, and the linear layer of a segmenter that it starts from."""
-    check_packages(recipe)
-    check_names(recipe, folder)
-    if resume and folder.started:
-        recipe = folder.paths.reach(recipe)
-    layer = None
-    if recipe.pretext.task == "segment":
-        layer = read_layer(recipe.start.weights or "task=segment without --from")
-    like = layer[0] if layer else None
-    recipe, splits, contents = find_again(
-        folder, recipe, "data", lambda each: opened_splits(each, data, opened, like, at_once),
-        lambda contents: is_same_data(folder, contents), resume and data is None,
-    )  # fmt: skip
-    return DataRead(recipe, splits, contents, layer)
-
-
 def with_fingerprint(model: Started) -> tuple[Started, str]:
     """Return a model, if there is one, and its fingerprint."""
     return model, "" if model is None else fingerprint_of(model)
@@ -290,92 +237,6 @@ def with_fingerprint(model: Started) -> tuple[Started, str]:
 def _seen_before(*models: Model | None) -> Seen:
     """Return what some models have seen, sorted."""
     return np.unique(np.concatenate([NOTHING, *(each.seen for each in models if each is not None)]))
-
-
-# Data
-
-
-def learning_from(recipe: Recipe, data: Given | None) -> tuple[Recipe, Sized | None]:
-    """Return the recipe with the data it learns from, and the images if they are in memory.
-
-    Raises:
-        OptionError: the recipe names other data.
-    """
-    if data is None:
-        return recipe, None
-    named = isinstance(data, str | Path)
-    name = str(data) if named else IN_MEMORY
-    if recipe.data.data not in ("", name, default_data(recipe.recipe)):
-        raise OptionError(
-            f"data={recipe.data.data} of the recipe and the data given exclude each other: leave "
-            "one of them out"
-        )
-    recipe = replace(recipe, data=replace(recipe.data, data=name))
-    return recipe, None if isinstance(data, str | Path) else data
-
-
-def opened_splits(
-    recipe: Recipe,
-    data: Sized | None,
-    opened: OpenedData,
-    like: MaskClasses | None,
-    at_once: int,
-) -> tuple[Splits, Contents]:
-    """Return the images of the recipe's data, or of what was given, and their contents.
-
-    Args:
-        recipe: names the data
-        data: images in memory, in its place
-        opened: where the data may have been opened before
-        like: the classes of a segmenter
-        at_once: images of a data set with splits of its own that are read for it now
-    """
-    options = recipe.data
-    target = target_of(recipe)
-    if target == "numbers":
-        options = replace(options, label_column=recipe.pretext.columns)
-    masks = MaskReading(like=like) if target == "mask" else None
-    if data is None:
-        splits = opened.splits(options, target, masks)
-    else:
-        splits = with_identities(open_to_learn(data, target, options, masks))
-    if target == "boxes":
-        check_queries(splits, recipe.pretext.object_queries)
-    if recipe.pretext.labeled:
-        splits = take_partition(splits, options)
-        if decides := recipe.chooses(len(splits.train)):
-            splits = with_validation(splits, decides)
-    contents = Contents(splits.whole or splits.train, at_once)
-    if splits.whole is None and contents.is_at_hand:
-        splits = replace(splits, train=contents.source)
-    return splits, contents
-
-
-TARGETS: dict[str, TargetKind] = {
-    "classify": "label",
-    "detect": "boxes",
-    "segment": "mask",
-    "regress": "numbers",
-}
-"""What each task learns of an image; every other one learns without labels."""
-
-
-def target_of(recipe: Recipe) -> TargetKind:
-    """Return what a recipe's task learns of each image."""
-    return TARGETS.get(recipe.pretext.task, "optional")
-
-
-def check_queries(splits: Splits, queries: int) -> None:
-    """Refuse images of more objects than can be found in one.
-
-    Raises:
-        OptionError: one has more than there are queries.
-    """
-    most = max(boxes_of(each).shape[1] for each in splits.parts.values())
-    if most > queries:
-        raise OptionError(
-            f"an image has {most} objects, more than can be found: pass --object-queries {most}"
-        )
 
 
 # What a recipe leaves to data and machine
@@ -407,7 +268,7 @@ def settled(
     labeled = not recipe.pretext.unlabeled
     if labeled and (odd := next(filter(SURROGATE.search, splits.classes), "")):
         raise DataError(f"the class name {odd!r} is not Unicode: {remedy_of(odd)}")
-    if data.train_images and not data.dev_share:  # else `partitioned` has chosen them
+    if data.train_images and not data.dev_share:  # else `take_partition` has chosen them
         splits = with_train_images(splits, data.train_images)
         data = replace(data, train_images=len(splits.train))
     if labeled:
@@ -574,19 +435,6 @@ def _size_of(recipe: str, model: str) -> Size | None:
 
 
 # Refusals
-
-
-def check_names(recipe: Recipe, folder: RunFolder) -> None:
-    """Refuse names that run.toml cannot hold: in a file system, any bytes are a name.
-
-    Raises:
-        OptionError: the first of them.
-    """
-    values = [value for part in recipe.as_tables().values() for value in part.values()]
-    within = [each for value in values if isinstance(value, list) for each in value]
-    for name in (str(folder.path), *values, *within):
-        if isinstance(name, str) and SURROGATE.search(name):
-            raise OptionError(f"the name {name!r} is not Unicode: {remedy_of(name)}")
 
 
 def check_world(recipe: Recipe, host: Host, world: World) -> None:

@@ -36,9 +36,10 @@ from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
 from vitlab.training.outcome import Outcome
 from vitlab.training.own_code import NONE, Hooks
-from vitlab.training.resolve import Task, learning_from, prepare
+from vitlab.training.resolve import Task, prepare
 from vitlab.training.resume import check_same, keep_changes, placed
 from vitlab.training.rollback import Rollback
+from vitlab.training.run_data import learning_from
 from vitlab.training.session import Session
 from vitlab.training.state import Checkpoint, RunState
 from vitlab.training.step import Trainer

@@ -49,8 +49,9 @@ from vitlab.training.from_weights import made_from
 from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.observer import Observer
 from vitlab.training.outcome import ClassifierTest, Outcome, Run
-from vitlab.training.resolve import Task, learning_from, opened_splits, prepare, with_fingerprint
+from vitlab.training.resolve import Task, prepare, with_fingerprint
 from vitlab.training.resume import check_same, find_again, placed
+from vitlab.training.run_data import learning_from, open_run_splits
 from vitlab.training.step import Trainer
 from vitlab.training.stop import Stop
 from vitlab.transfer.head_runs import (
@@ -217,7 +218,7 @@ def _resume_probe(request: ProbeRequest, folder: RunFolder, device: torch.device
         folder,
         recipe,
         "data",
-        lambda each: opened_splits(each, images, OpenedData(), None, at_once),
+        lambda each: open_run_splits(each, images, OpenedData(), None, at_once),
         lambda contents: is_same_data(folder, contents),
         images is None,
     )

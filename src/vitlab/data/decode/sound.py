@@ -51,6 +51,8 @@ _SEEKABLE = ("WAV", "WAVEX", "RF64", "FLAC")  # exactly, in any part
 class Clip(Recording):
     """A sound file: WAV, FLAC or Ogg."""
 
+    is_sound = True
+
     def shape(self) -> tuple[int, int, int]:
         """Return rows, columns and channels of the whole spectrogram, from the header alone."""
         with self._opened() as file:

@@ -17,7 +17,6 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 
@@ -45,9 +44,11 @@ class StoredImage(ABC):
 
     Attributes:
         name: what to call it in a message
+        is_sound: whether its pixels are a spectrogram
     """
 
     name: str
+    is_sound = False
 
     @abstractmethod
     def shape(self) -> tuple[int, int, int]:
@@ -87,7 +88,7 @@ class StoredImage(ABC):
             side: limit of the shorter side of an encoded image, in pixels
             quality: of a JPEG, 1 to 95
         """
-        return _encoded(self.decode(self.shape()[2]), "PNG")
+        return _encoded(self.decode(self.shape()[2]), "PNG", quality)
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class EncodedImage(StoredImage):
         kind = format_of(self.data)
         if ratio == 1 and kind in _AS_THEY_ARE:
             return self.data, ENDINGS[kind][0]
-        return _encoded(crop_resize(pixels, box, *new, "bicubic"), "JPEG", quality=quality)
+        return _encoded(crop_resize(pixels, box, *new, "bicubic"), "JPEG", quality)
 
     def _opened(self) -> AbstractContextManager[Header]:
         return opened(self.data, self.name, self.max_pixels, self.formats)
@@ -213,7 +214,6 @@ class Recording(StoredImage):
 
     Attributes:
         data: the whole file
-        name: what to call it in an error
     """
 
     data: bytes
@@ -258,10 +258,10 @@ class PixelImage(StoredImage):
         return self.pixels.tobytes()
 
 
-def _encoded(pixels: Pixels, kind: str, **options: Any) -> tuple[bytes, str]:
-    """Return an image file of a format, and the ending of its name."""
+def _encoded(pixels: Pixels, kind: str, quality: int) -> tuple[bytes, str]:
+    """Return an image file, a PNG whatever the quality, or a JPEG, and the ending of its name."""
     stream = BytesIO()
-    as_image(pixels).save(stream, kind, **options)
+    as_image(pixels).save(stream, kind, quality=quality)
     return stream.getvalue(), ENDINGS[kind][0]
 
 
